@@ -35,8 +35,8 @@ PROMPTS = [f"{letter}:" for letter in "abcdef"]  # six responses to each, of oth
 ANNOTATIONS = [annotation(PROMPTS[(i + j) % 6], a, b) for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
 
 
-def prepare(directory: Path, form: str = "spans") -> None:
-    """Write annotations.jsonl and a model of random weights that can say their critiques in a form."""
+def prepare(directory: Path, form: str = "spans", words: str = " ") -> None:
+    """Write annotations.jsonl and a model of random weights that can say their critiques in a form, and some words."""
     write_annotations(directory / "annotations.jsonl", ANNOTATIONS)
     asked = [critique_prompt(Example(annotation.prompt), annotation.response) for annotation in ANNOTATIONS]
     written = [critique_target(annotation.critique, annotation.response, form=form) for annotation in ANNOTATIONS]
@@ -44,7 +44,7 @@ def prepare(directory: Path, form: str = "spans") -> None:
         f"[user]{critique_request(Example(annotation.prompt), annotation.response)}[judge]"
         for annotation in ANNOTATIONS
     ]
-    tokenizer = word_tokenizer([*asked, *written, *chat, " "], SYMBOLS)
+    tokenizer = word_tokenizer([*asked, *written, *chat, words], SYMBOLS)
     tiny_llama(tokenizer, seed=1, width=32, layers=1, context=160).save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
 

@@ -29,6 +29,7 @@ from text2grad.models.pretrained import best_device
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 
+HOW_2 = FineTuning(steps=1, batch_size=2)
 ANSWERS = {"red": " cat", "blue": " dog runs", "green": " bird", "one": " red red red"}
 EXAMPLES = [Example(prompt) for prompt in ANSWERS]
 
@@ -132,7 +133,7 @@ def test_the_same_seed_makes_the_same_weights(tokenizer: Any) -> None:
         model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16)
         torch.manual_seed(int(torch.randint(1_000, ())))  # whatever ran before
         how = FineTuning(steps=60, batch_size=2, learning_rate=0.01, seed=seed)
-        many = 60  # rows are sorted by length within 50 batches: a few rows would always come in one order
+        many = 60
         return list(fine_tune(model, tokenizer, EXAMPLES * many, [*ANSWERS.values()] * many, how).parameters())
 
     first, again, other = weights(1), weights(1), weights(2)
@@ -220,15 +221,15 @@ def test_a_training_may_save_memory(tokenizer: Any, saving: bool) -> None:
 
 
 def test_processes_have_rows_of_their_own_in_parts_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [row_of_ids([3] * length, [4]) for length in range(1, 41)]
+    rows = [row_of_ids([3] * length, [4]) for length in range(1, 161)]
     how = FineTuning(steps=1, batch_size=8)
     parts = []
     for rank in (0, 1):
         monkeypatch.setattr(fine_tuning, "place", lambda rank=rank: (rank, 2))
-        parts.append(list(islice(fine_tuning._batches(rows, how), 5)))  # 20 rows each, 4 in a part
+        parts.append(list(islice(fine_tuning._batches(rows, how), 20)))  # 80 rows each, 4 in a part, 5 parts sorted
     lengths = [[[len(row["input_ids"]) for row in part] for part in process] for process in parts]
     assert all(len(part) == 4 for process in lengths for part in process)
-    assert sorted(n for process in lengths for part in process for n in part) == list(range(2, 42))
+    assert sorted(n for process in lengths for part in process for n in part) == list(range(2, 162))
     assert all(abs(max(mine) - max(other)) <= 1 for mine, other in zip(*lengths, strict=True))
 
 
@@ -238,12 +239,22 @@ def test_a_process_without_rows_repeats_those_of_the_others(monkeypatch: pytest.
     assert next(fine_tuning._batches(rows, FineTuning(steps=1))) == [row]
 
 
-def test_a_batch_holds_rows_of_similar_length_and_each_pass_all_of_them() -> None:
-    rows = [row_of_ids([3] * length, [4]) for length in (5, 1, 4, 2, 3, 6)]
-    drawn = list(islice(fine_tuning._batches(rows, FineTuning(steps=1, batch_size=2)), 6))
-    for batches in (drawn[:3], drawn[3:]):
-        assert sorted(sorted(len(row["input_ids"]) for row in batch) for batch in batches) == [[2, 3], [4, 5], [6, 7]]
-    assert drawn[:3] != drawn[3:]  # in another order
+def test_batches_of_a_quarter_of_the_rows_are_sorted_and_each_pass_holds_all_rows() -> None:
+    rows = [row_of_ids([3] * length, [4]) for length in range(1, 33)]
+    drawn = [sorted(len(row["input_ids"]) for row in batch) for batch in islice(fine_tuning._batches(rows, HOW_2), 32)]
+    first, second = drawn[:16], drawn[16:]  # 32 rows, 2 in a batch: 4 batches are sorted together
+    for batches in (first, second):
+        assert sorted(length for batch in batches for length in batch) == list(range(2, 34))
+        for start in range(0, 16, 4):
+            lengths = sorted(length for batch in batches[start : start + 4] for length in batch)
+            assert sorted(batches[start : start + 4]) == [lengths[i : i + 2] for i in range(0, 8, 2)]
+    assert first != second
+
+
+def test_few_rows_come_in_any_company() -> None:
+    rows = [row_of_ids([3] * length, [4]) for length in (1, 1, 1, 9, 9, 9)]
+    drawn = [{len(row["input_ids"]) for row in batch} for batch in islice(fine_tuning._batches(rows, HOW_2), 30)]
+    assert any(len(lengths) == 2 for lengths in drawn)
 
 
 def test_epochs_are_passes_over_the_rows_in_batches_of_which_the_last_is_smaller(tokenizer: Any) -> None:

@@ -12,7 +12,7 @@ from studio_world import append, record
 from text2grad.config import Recipe, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_annotations, write_annotations
-from text2grad.models import base_named_by, load_policy, load_tokenizer, with_lora
+from text2grad.models import FineTuning, base_named_by, load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
@@ -83,8 +83,9 @@ def a_run(directory: Path, critic: dict[str, Any], **sections: dict[str, Any]) -
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run whose reward model was made by `text2grad reward` from annotations."""
-    small_reward.prepare(tmp_path)
+    small_reward.prepare(tmp_path, words=' Animals please. "cat" is wrong.')
     critic = GenerativeRewardModel.load(str(tmp_path / "base"), max_new_tokens=40)
+    critic.train_further(small_reward.ANNOTATIONS, FineTuning(steps=60, batch_size=8, learning_rate=5e-3))
     (tmp_path / "rm").mkdir()
     critic.save(tmp_path / "rm" / "model")
     made_by = small_reward.recipe(tmp_path, "rm").model_dump(mode="json")
@@ -102,7 +103,7 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     worker, versions = Worker(), tmp_path / "versions"
     (versions / "retraining-x").mkdir(parents=True)
     (versions / "retraining-x" / "left").touch()  # by a retraining that was stopped
-    settings = {"reward_steps": 50, "steps": 2, "share": 0.9}
+    settings = {"reward_steps": 100, "steps": 2, "share": 0.9}
     first = worker.answer(
         request("retrain", policy, versions, MARKS, retraining=settings), lambda **message: said.append(message)
     )
@@ -116,9 +117,9 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
         assert set(before.critique.spans) == set(other.critique.spans)
     before, after = first["agreement"]["before"], first["agreement"]["after"]
     assert after["marks"] > before["marks"]
-    assert after["marks"] > 0.5
+    assert after["marks"] > 0.9
     words = [message["progress"] for message in said]
-    assert any("reward model: step 50 of 50" in line for line in words)
+    assert any("reward model: step 100 of 100" in line for line in words)
     assert any("train: step 2 of 2" in line for line in words)
     assert {message["share"] for message in said if "train: step 1 of 2" in message["progress"]} == {0.5}
     changes = json.loads((versions / "0001" / "version.json").read_text())["changes"]

@@ -37,7 +37,7 @@ from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
 PADDING = {"input_ids": 0, "labels": NO_LOSS}  # behind a row, where no state that is used sees it
-SORTED_BATCHES = 50  # so many batches are sorted by length together
+SORTED_BATCHES = 50  # so many batches are sorted by length together, and at most a quarter of the rows
 MAX_GRAD_NORM = 1.0
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
@@ -238,10 +238,11 @@ def _batches(rows: Sequence[Row], settings: FineTuning) -> Iterator[list[Row]]:
     """
     (rank, processes), rng = place(), Random(settings.seed)
     mine, size = rows[rank::processes] or rows, max(1, settings.batch_size // processes)
+    together = size * max(1, min(SORTED_BATCHES, len(mine) // (4 * size)))
     while True:
         order = rng.sample(mine, len(mine))
-        for start in range(0, len(order), SORTED_BATCHES * size):
-            part = sorted(order[start : start + SORTED_BATCHES * size], key=lambda row: len(row["input_ids"]))
+        for start in range(0, len(order), together):
+            part = sorted(order[start : start + together], key=lambda row: len(row["input_ids"]))
             alike = [part[first : first + size] for first in range(0, len(part), size)]
             yield from rng.sample(alike, len(alike))
 
