@@ -1,0 +1,272 @@
+"""A lesson: a policy learns what a person said about a few of its answers, and little else.
+
+Marks say what not to do, and a policy whose habits are all marked has nothing to move to (`rl.metrics.cornered_share`).
+So it answers each marked prompt again, with the comment in the prompt, and the acceptable answers become examples of
+what the comment wants: positive where they depart from the marked words (`alternatives`).
+
+    marks.jsonl         the marked answers, as the studio and `text2grad feedback import` write them
+    alternatives.jsonl  the accepted answers to the same prompts, with their positive spans
+    before.jsonl        the answers to held-out questions, before any step
+    run/                the run; its policy is a LoRA adapter
+    lesson.json, report.html  figures, and the answers to held-out questions before and after
+
+The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
+there; each step scores it anew, so PPO's ratio begins at 1 and its clip bounds what the step changes. The advantages
+are δ itself (ppo.gamma = 0), and a KL term in the loss holds the words without marks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from text2grad.align import encode, response_deltas
+from text2grad.config import Recipe
+from text2grad.errors import DataError
+from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
+from text2grad.files import to_json, write_atomically, write_records
+from text2grad.models import batch_indices, collate, encode_prompts, load_tokenizer, response_logprobs, stop_ids
+from text2grad.progress import note
+from text2grad.rl import Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
+from text2grad.runs.alternatives import departing
+from text2grad.runs.evaluate_policy import sample_rollouts
+from text2grad.runs.reports import rollouts_page, side_by_side
+from text2grad.tasks import Lesson
+from text2grad.types import Critique, Example, Rollout, Span
+
+Mode = Literal["marks", "alternatives", "both"]
+ANSWERS = 20  # marked answers of a ready lesson
+TRIES = 4  # answers with the comment in the prompt, of which an acceptable one is taken
+PASSES = 3  # over the marked answers
+TRIES_SEED = 1_000_003  # apart from that of the first answers
+
+
+class Judged(NamedTuple):
+    """An answer of the policy and its critique."""
+
+    rollout: Rollout
+    critique: Critique
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """Prompt and response, as a page shows them."""
+        return {"prompt": self.rollout.example.prompt_text, "response": self.rollout.response}
+
+
+class LessonTrainer(Text2GradTrainer):
+    """Takes its steps on answers that are there already: a step has all those to `rollout.batch_size` prompts."""
+
+    def __init__(self, policy: Any, tokenizer: Any, answers: Sequence[Judged], recipe: Recipe, **more: Any) -> None:
+        """Take the answers; `more` goes to the trainer."""
+        self.answers: dict[tuple[int, ...], list[Rollout]] = {}
+        for rollout, _ in answers:
+            self.answers.setdefault(rollout.prompt_ids, []).append(rollout)
+        known = {tuple(own.texts.values()): own.critique for own in answers}
+
+        def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+            return [known[example.prompt_text, text] for example, text in zip(examples, responses, strict=True)]
+
+        examples = [own[0].example for own in self.answers.values()]
+        super().__init__(policy, critic, examples, recipe, processing_class=tokenizer, **more)
+
+    @phase("rollout")
+    def sample(self, early: Any = None) -> list[Rollout]:
+        """Return the answers to the prompts of the step, those to a prompt as neighbours."""
+        prompts, settings = list(self.answers.values()), self.recipe.rollout
+        count = min(settings.batch_size, len(prompts))
+        chosen = batch_indices(len(prompts), count, step=self.step, seed=self.recipe.run.seed)
+        return [rollout for index in chosen for rollout in prompts[index]]
+
+
+def alternatives(
+    sample: Callable[[Sequence[Example]], Sequence[Rollout]],
+    likely: Callable[[Sequence[Rollout]], Sequence[float]],
+    marked: Sequence[Judged],
+    accepts: Callable[[Example, str], bool] | None = None,
+) -> list[Judged]:
+    """Return an acceptable answer to each marked prompt that has one, of `TRIES` with the comment in the prompt.
+
+    Args:
+        sample: returns an answer of the policy to each prompt.
+        likely: returns how likely the policy gives an answer without the comment; of acceptable ones, the likeliest is
+            taken, since it asks for the smallest change.
+        marked: the answers; those without negative spans need no alternative.
+        accepts: whether an answer to a prompt has no fault; None asks the marks alone.
+    """
+    wanted = [own for own in marked if any(span.label == "negative" for span in own.critique.spans)]
+    tries = sample([with_comment(own) for own in wanted for _ in range(TRIES)]) if wanted else []
+    acceptable = list[Judged]()
+    for number, rollout in enumerate(tries):
+        old, critique = wanted[number // TRIES]
+        new = departing(old.response, critique.spans, rollout.response)
+        if new is not None and (accepts is None or accepts(old.example, rollout.response)):
+            rollout = replace(rollout, example=old.example, prompt_ids=old.prompt_ids)
+            acceptable.append(Judged(rollout, new))
+    ranked = zip(likely([own.rollout for own in acceptable]) if acceptable else (), acceptable, strict=True)
+    chosen = {own.rollout.prompt_ids: own for _, own in sorted(ranked, key=lambda pair: pair[0])}  # the last one stays
+    return [chosen[own.rollout.prompt_ids] for own in wanted if own.rollout.prompt_ids in chosen]
+
+
+def with_comment(marked: Judged) -> Example:
+    """Return the prompt of a marked answer with the comment on it; notes on single words only where there is no other.
+
+    A line of feedback that begins with a quotation mark is such a note, as the studio writes it.
+    """
+    lines = marked.critique.feedback.splitlines()
+    comment = "\n".join([line for line in lines if not line.startswith('"')] or lines)
+    return Example(f"{marked.rollout.example.prompt_text}\n\n{comment}".rstrip())
+
+
+class LessonRun:
+    """The policy that a lesson is given to, and the answers that lie in `run.out`, which are not made again."""
+
+    def __init__(self, recipe: Recipe, lesson: Lesson | Path) -> None:
+        """Load the policy, with a fresh adapter, and read or make the marked answers.
+
+        Raises:
+            DataError: if the file of a person's marks cannot be read, or no answer has a mark.
+        """
+        self.recipe, self.out, self.ready = recipe, Path(recipe.run.out), lesson if isinstance(lesson, Lesson) else None
+        self.out.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(recipe.run.seed)  # of the adapter's first weights
+        self.policy = prepare_policy(recipe.model.path, recipe.model).eval()
+        self.tokenizer = load_tokenizer(recipe.model.path)
+        self.known: dict[str, Example] = {}
+        if isinstance(lesson, Lesson):
+            taught, self.held_out = lesson.questions("train")[:ANSWERS], lesson.questions("held_out")
+            self.known = {example.prompt_text: example for example in [*taught, *self.held_out]}
+            note(f"the policy answers {len(taught)} questions")
+            self.marked = self.kept("marks.jsonl", lambda: self.judged(self.sample(taught)))
+        else:
+            self.marked = self.read(lesson)
+            self.held_out = [own.rollout.example for own in self.marked]
+        self.count = sum(bool(own.critique.spans) for own in self.marked)
+        if not self.count:
+            raise DataError(f"no answer of {self.out if self.ready else lesson} has a mark: nothing can be learned")
+
+    def sample(self, examples: Sequence[Example], apart: int = 0) -> list[Rollout]:
+        """Return an answer to each prompt; `apart` chooses other random numbers."""
+        how: dict[str, Any] = {"prompt_format": self.recipe.model.prompt_format, "seed": self.recipe.run.seed + apart}
+        return sample_rollouts(self.policy, self.tokenizer, examples, self.recipe.rollout, **how)
+
+    def likely(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """Return the mean log-prob of the tokens of each answer, in nats."""
+        batch = collate(rollouts, pad_id=0, device=self.policy.device)
+        with torch.no_grad():
+            logp = response_logprobs(self.policy, batch, temperature=self.recipe.rollout.temperature)[0]
+        return [float(row[mask].mean()) for row, mask in zip(logp, batch.response_mask, strict=True)]
+
+    def judged(self, rollouts: Sequence[Rollout]) -> list[Judged]:
+        """Return answers with the marks of a ready lesson."""
+        nothing = Critique("")
+        return [Judged(r, self.ready.critique(r.example, r.response) if self.ready else nothing) for r in rollouts]
+
+    def kept(self, name: str, make: Callable[[], list[Judged]]) -> list[Judged]:
+        """Return the judged answers of a file of `out`, made now if it is missing."""
+        if not (path := self.out / name).exists():
+            annotations = [(annotation_to_json(Annotation(**j.texts, critique=j.critique)), j.rollout) for j in make()]
+            write_records(path, ({**text, "ids": list(rollout.response_ids)} for text, rollout in annotations))
+        return self.read(path)
+
+    def read(self, path: Path) -> list[Judged]:
+        """Return the judged answers of a file; ids of a record are taken if they decode to its text.
+
+        Raises:
+            DataError: if it cannot be read, or the tokenizer changes an answer, so that marks would lie elsewhere.
+        """
+        records = list(read_critique_records(path, require_prompt=True)) if path.stat().st_size else []
+        examples = [self.known.get(record.prompt, Example(record.prompt)) for record in records]
+        how: dict[str, Any] = {"prompt_format": self.recipe.model.prompt_format}
+        prompts = encode_prompts(self.tokenizer, examples, **how) if records else []
+        ends = stop_ids(self.policy, self.tokenizer, self.recipe.rollout.eos_token_ids, **how)
+        decode, judged = partial(self.tokenizer.decode, skip_special_tokens=True), []
+        for record, example, prompt in zip(records, examples, prompts, strict=True):
+            ways = (ids for ids in (record.ids, encode(self.tokenizer, record.response)) if ids)
+            ids = next((own for own in ways if max(own) < len(self.tokenizer) and decode(own) == record.response), ())
+            if not ids:
+                raise DataError(
+                    f"{record.where}: the policy's tokenizer changes the response {record.response[:60]!r}, or it is "
+                    "empty; marks on it cannot be moved. Mark a response of this policy"
+                )
+            judged.append(Judged(Rollout(example, prompt, ids, record.response, ids[-1] not in ends), record.critique))
+        return judged
+
+    def trainer(self, answers: Sequence[Judged]) -> LessonTrainer:
+        """Return the trainer of the steps on some answers, at its last checkpoint."""
+        out, size = self.out / "run", self.recipe.rollout.batch_size
+        steps = PASSES * ceil(len({own.rollout.prompt_ids for own in answers}) / size)
+        run = self.recipe.run.model_copy(update={"out": str(out), "steps": steps})
+        recipe, held_out = self.recipe.model_copy(update={"run": run}), self.held_out[: self.recipe.data.eval_examples]
+        more: dict[str, Any] = {"eval_dataset": held_out, "resume": (out / "run.json").exists()}
+        return LessonTrainer(self.policy, self.tokenizer, answers, recipe, **more)
+
+
+def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -> dict[str, Any]:
+    """Teach a lesson to the policy of a recipe, and return its figures; an interrupted lesson goes on.
+
+    Args:
+        recipe: the settings; `run.steps` is set to `PASSES` passes over the marked answers.
+        lesson: a ready lesson, or a file of a person's marked answers.
+        mode: whether the steps are taken on the marked answers, the alternatives or both.
+
+    Raises:
+        DataError: if the file cannot be read, or no answer has a mark.
+    """
+    run = LessonRun(recipe, lesson)
+    note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
+    accepts, again = run.ready and run.ready.accepts, partial(run.sample, apart=TRIES_SEED)
+    others = run.kept("alternatives.jsonl", lambda: alternatives(again, run.likely, run.marked, accepts))
+    note(f"{len(others)} of them have an acceptable alternative")
+    trainer = run.trainer([*(run.marked if mode != "alternatives" else ()), *(others if mode != "marks" else ())])
+
+    def answers() -> list[Judged]:
+        return run.judged(held_out_responses(trainer, own_held_out(trainer), "held-out questions"))
+
+    before = run.kept("before.jsonl", answers)
+    trainer.train(after_step=lambda _: None)
+    sides = {"before": before, "after": answers()}
+    figures = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
+    figures |= {"questions": len(before), **_figures(trainer, **sides)}
+    texts = {name: [own.texts for own in side] for name, side in sides.items()}
+    write_atomically(run.out / "lesson.json", to_json({**figures, **texts}))
+    write_atomically(run.out / "report.html", _page(run, sides).encode())
+    return figures
+
+
+def _figures(trainer: LessonTrainer, before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, float | None]:
+    """Return the shares of marked answers, and exact KL(π ‖ π before) per token on the answers before, in nats."""
+    batch = trainer.collate([own.rollout for own in before])
+    with torch.no_grad():
+        kl, mask = trainer.score(batch, kl="full").kl, batch.response_mask
+    fine = mask & torch.tensor([not own.critique.spans for own in before], device=mask.device)[:, None]
+    return {
+        "marked_before": fmean(bool(own.critique.spans) for own in before),
+        "marked_after": fmean(bool(own.critique.spans) for own in after),
+        "kl_per_token_unmarked": float(kl[fine].mean()) if fine.any() else None,
+        "kl_per_token": float(kl[mask].mean()),
+    }
+
+
+def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
+    """Return the page of held-out answers, before and after: marks are negative, and positive what is new after it."""
+    shown, (first, *_) = {}, sides.values()
+    for name, side in sides.items():
+        critiques = [_changed(old, own) for old, own in zip(first, side, strict=True)]
+        deltas, offsets = response_deltas(run.tokenizer, [own.rollout for own in side], critiques)
+        rows = zip(side, deltas, offsets, strict=True)
+        shown[f"{name} the lesson"] = [{**own.texts, "delta": delta, "offsets": place} for own, delta, place in rows]
+    intro = f"“{run.ready.comment}”\n\n" if run.ready else ""
+    intro += "Held-out questions. Negative: what the comment is about. Positive: words that are new after the lesson."
+    return rollouts_page("A lesson", intro=intro, groups=[("Answers", side_by_side(shown))])
+
+
+def _changed(old: Judged, own: Judged) -> Critique:
+    """Return the marks on an answer, and as positive the words that an older answer to the prompt does not have."""
+    whole = Span(0, len(old.rollout.response), "negative")
+    new = departing(old.rollout.response, [whole], own.rollout.response) if own is not old else None
+    return Critique("", (*own.critique.spans, *(new.spans if new else ())))
