@@ -28,15 +28,6 @@ SETTINGS: Mapping[str, Sequence[str]] = {
 }
 """Name of a policy → settings by which it differs from the recipe."""
 
-FIGURES = {
-    "marked": "marked answers",
-    "alternatives": "with an alternative",
-    "marked_before": "marked held-out answers, before",
-    "marked_after": "after",
-    "kl_per_token_unmarked": "KL per token, answers without a mark",
-}
-"""Figure of a lesson → its name on the terminal."""
-
 DESCRIPTION = """\
 Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a small Llama with random weights, annotate
 its answers with critiques in words and quotes, train a generative reward model to write such critiques, and train the
@@ -44,11 +35,9 @@ policy with the critiques of the reward model. A rival gets one number per respo
 downloaded. Writes a table, results.json, curves.png, and report.html with all critiques. An interrupted run is
 resumed.
 
-With --model a pretrained model learns a lesson instead: it answers 20 questions of daily work, comments in words with
-marks are made on its answers, it answers again with the comment in its prompt, and learns from both. Writes lesson.json
-and report.html, with its answers to other questions before and after. Qwen2.5-Coder-0.5B-Instruct needs 3 GB of memory
-and minutes. Lessons: begin (begin with the answer), sentence (one sentence, no lists), unknown (say "I don't know"
-where the passage does not say it), folder (write "folder", never "directory")."""
+With --model a pretrained model learns a lesson instead, from comments in words on 20 of its answers: begin (with the
+answer), sentence (one, no lists), unknown (say "I don't know" where the passage does not say it) or folder (write so,
+never "directory"). Writes lesson.json and report.html, with its answers to other questions before and after."""
 
 EPILOG = f"""\
 examples:
@@ -66,8 +55,7 @@ def add_parser(commands: Any) -> None:
     add("--seeds", type=at_least(1), default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
     add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(default: %(default)s)")
     add("--model", metavar="NAME", help="teach this pretrained model a lesson: a name of the hub, or a directory")
-    about = "a ready lesson, or a JSONL file of marked answers, as the studio exports them"
-    add("--lesson", metavar="NAME", help=f"{about}; default: begin")
+    add("--lesson", metavar="NAME", help="a ready lesson, or a JSONL file of marked answers; default: begin")
     add_shared(add, "--set")
 
 
@@ -119,7 +107,9 @@ def teach(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     options = shorthands({"model.path": args.model, "run.out": str(out)})
     figures = give_lesson(load_recipe(LESSON_RECIPE, [*options, *args.overrides]), lesson)
-    shown = [(title, f"{figures[name]:.3g}") for name, title in FIGURES.items() if figures.get(name) is not None]
+    shown = [
+        (key.replace("_", " "), f"{value:.3g}") for key, value in figures.items() if isinstance(value, int | float)
+    ]
     files = {"numbers": "lesson.json", "page": "report.html", "adapter": "run"}
     print_lines([*shown, *((name, out / file) for name, file in files.items())])
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")

@@ -116,20 +116,16 @@ def cornered_share(records: Sequence[Record]) -> float | None:
         >>> cornered_share(alike), cornered_share([*alike, {"prompt": "x", "ids": [5], "delta": [0.0]}])
         (1.0, 0.0)
     """
-    groups = defaultdict[str, list[Record]](list)
+    ways = defaultdict[str, list[list[int] | None]](list)  # to the first negative token of each response
     for record in records:
-        groups[record["prompt"]].append(record)
-    cornered = [_is_cornered(group) for group in groups.values() if len(group) > 1]
+        at = next((t for t, value in enumerate(record["delta"]) if value < 0), None)
+        ways[record["prompt"]].append(None if at is None else record["ids"][:at])
+    cornered = [
+        of_prompt[0] is not None and of_prompt.count(of_prompt[0]) == len(of_prompt)
+        for of_prompt in ways.values()
+        if len(of_prompt) > 1
+    ]
     return sum(cornered) / len(cornered) if cornered else None
-
-
-def _is_cornered(group: Sequence[Record]) -> bool:
-    """Return whether all responses to a prompt begin alike and go on with a negative token each."""
-    firsts = [next((t for t, value in enumerate(record["delta"]) if value < 0), None) for record in group]
-    at = firsts[0]
-    return at is not None and all(
-        first == at and r["ids"][:at] == group[0]["ids"][:at] for first, r in zip(firsts, group, strict=True)
-    )
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:

@@ -40,8 +40,8 @@ def departing(response: str, marks: Sequence[Span], alternative: str) -> Critiqu
         return None
     marked = [any(mark.start < word.end() and word.start() < mark.end for mark in marks) for word in ours] + [False]
     spans, ends = list[Span](), False
-    texts = ([word.group() for word in words] for words in (ours, theirs))
-    for kind, start, stop, begin, end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+    old, new = ([word.group() for word in words] for words in (ours, theirs))
+    for kind, start, stop, begin, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal" or not any(marked[start : max(stop, start + 1)]):  # also what is put before a marked word
             continue
         if begin < len(theirs):

@@ -11,8 +11,8 @@ what the comment wants: positive where they depart from the marked words (`alter
     lesson.json, report.html  figures, and the answers to held-out questions before and after
 
 The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
-there; each step scores it anew, so PPO's ratio begins at 1 and its clip bounds what the step changes. The advantages
-are δ itself (ppo.gamma = 0), and a KL term in the loss holds the words without marks.
+there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0),
+δ − β (log π − log π_ref): it is 0 where a marked token has moved by 1/β nats, and it draws other tokens back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -155,11 +155,11 @@ class LessonRun:
         return sample_rollouts(self.policy, self.tokenizer, examples, self.recipe.rollout, **how)
 
     def likely(self, rollouts: Sequence[Rollout]) -> list[float]:
-        """Return the mean log-prob of the tokens of each answer, in nats."""
+        """Return the log-prob of each answer, in nats."""
         batch = collate(rollouts, pad_id=0, device=self.policy.device)
         with torch.no_grad():
             logp = response_logprobs(self.policy, batch, temperature=self.recipe.rollout.temperature)[0]
-        return [float(row[mask].mean()) for row, mask in zip(logp, batch.response_mask, strict=True)]
+        return logp.sum(1).tolist()
 
     def judged(self, rollouts: Sequence[Rollout]) -> list[Judged]:
         """Return answers with the marks of a ready lesson."""
@@ -219,7 +219,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     """
     run = LessonRun(recipe, lesson)
     note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
-    accepts, again = run.ready and run.ready.accepts, partial(run.sample, apart=TRIES_SEED)
+    accepts, again = run.ready.accepts if run.ready else None, partial(run.sample, apart=TRIES_SEED)
     others = run.kept("alternatives.jsonl", lambda: alternatives(again, run.likely, run.marked, accepts))
     note(f"{len(others)} of them have an acceptable alternative")
     trainer = run.trainer([*(run.marked if mode != "alternatives" else ()), *(others if mode != "marks" else ())])
@@ -230,7 +230,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     before = run.kept("before.jsonl", answers)
     trainer.train(after_step=lambda _: None)
     sides = {"before": before, "after": answers()}
-    figures = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
+    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
     figures |= {"questions": len(before), **_figures(trainer, **sides)}
     texts = {name: [own.texts for own in side] for name, side in sides.items()}
     write_atomically(run.out / "lesson.json", to_json({**figures, **texts}))
