@@ -12,7 +12,7 @@ what the comment wants: positive where they depart from the marked words (`alter
 
 The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
 there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0),
-δ − β (log π − log π_ref): it is 0 where a marked token has moved by 1/β nats, and it draws other tokens back.
+δ − β (log π − log π_ref): it is 0 where a marked token has moved by δ/β nats, and it draws other tokens back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ from text2grad.types import Critique, Example, Rollout, Span
 Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
 TRIES = 4  # answers with the comment in the prompt, of which an acceptable one is taken
-PASSES = 3  # over the marked answers
+PASSES = 4  # over the marked answers
 TRIES_SEED = 1_000_003  # apart from that of the first answers
 
 
