@@ -14,10 +14,11 @@ from typing import Any
 
 from evidence.baselines.encoding import check_text_ids, encode_chats, encode_responses, too_long
 from evidence.baselines.span_reward import span_reward
+from evidence.baselines.trainers import AfterStep, plain_data_parallelism, train_with
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.records import Annotation
 from text2grad.files import to_json, write_atomically
-from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, train_with, training_arguments
+from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, training_arguments
 from text2grad.models.measured_training import (
     Evaluation,
     checkpoint_path,
@@ -256,9 +257,17 @@ def train_classifier(
     With an evaluation, measure, save and continue from its last checkpoint; the weights are those of the last step.
     """
     if evaluation is None:
-        train_with(make_trainer, model, on_step=on_step)
+        with plain_data_parallelism():  # in a refresh
+            train_with(make_trainer, model, on_step=on_step)
         return
-    train_measured(make_trainer, settings, evaluation, on_step=on_step)
+
+    def with_steps(directory: str, **more: Any) -> Any:
+        trainer = make_trainer(directory, **more)
+        if on_step is not None:
+            trainer.add_callback(AfterStep(on_step))
+        return trainer
+
+    train_measured(with_steps, settings, evaluation)
     saved = last_saved(evaluation.directory)
     if saved is not None:  # of an earlier process, if that one made the last step
         path = checkpoint_path(evaluation.directory, saved.step)

@@ -7,8 +7,8 @@
 Runs of each task on one seed, with the task's program as critic: spans, and one number, that of GRPO, at the recipe's
 settings. Every fifth step is measured (`analysis.track_update`). The file also has figures of spans without credit for
 certain tokens and of another β₁, whose settings are gone.
-Summaries: 20 steps of recipes/quickstart.toml from the fine-tuned policy, without refreshes. Stories:
-20 steps of evidence/recipes/stories.toml on stories260k, 32 stories of 64 tokens a step. Answers: 11 steps of
+Summaries: 20 steps of evidence/recipes/quickstart-summarization.toml from the fine-tuned policy, without refreshes.
+Stories: 20 steps of evidence/recipes/stories.toml on stories260k, 32 stories of 64 tokens a step. Answers: 11 steps of
 evidence/recipes/smollm2-grounded.toml, a LoRA adapter of SmolLM2. Figures of other tasks stay in the file.
 """
 
@@ -25,7 +25,7 @@ from evidence.tasks.lengths import WITHOUT_REWARD_MODEL
 
 TEXT2GRAD = [sys.executable, "-m", "evidence"]
 RECIPES = {
-    "summaries": Path("recipes/quickstart.toml"),
+    "summaries": Path("evidence/recipes/quickstart-summarization.toml"),
     "stories": Path("evidence/recipes/stories.toml"),
     "answers": Path("evidence/recipes/smollm2-grounded.toml"),
 }

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LambdaLR
 
+from evidence.baselines.trainers import train_with
 from evidence.rivals.settings import rival_of
 from text2grad.errors import TrainingError
 from text2grad.models import FineTuning
-from text2grad.models.fine_tuning import train_with
 from text2grad.progress import Progress
 from text2grad.rl.optimizers import learning_rate_factor
 

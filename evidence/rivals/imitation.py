@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from evidence.baselines.trainers import rows_trainer
 from evidence.rivals.fitting import fit
 from evidence.rivals.judged import Judged, best
 from evidence.rivals.refiners import log_refinements, refine
 from evidence.rivals.settings import rival_of
 from text2grad.models import FineTuning, Row, row_of_ids
-from text2grad.models.fine_tuning import supervised_trainer
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def imitate(run: "RivalTrainer", answers: Sequence[Rollout]) -> dict[str, float]
     rows = [supervised_ids(answer) for answer in answers]
 
     def make_trainer(settings: FineTuning, directory: str) -> Any:
-        return supervised_trainer(run.model.policy, run.tokenizer, rows, settings, directory)
+        return rows_trainer(run.model.policy, run.tokenizer, rows, settings, directory)
 
     longest = max(len(row["input_ids"]) for row in rows)
     return {**counts, **fit(run, make_trainer, rows=len(rows), longest=longest)}

@@ -11,7 +11,7 @@ from typing import Any
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, check_known
 from text2grad.feedback import annotate
-from text2grad.models import fine_tune
+from text2grad.models import fine_tune, load_policy, load_tokenizer
 from text2grad.progress import Progress
 from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import WIDTH, Pipeline
@@ -147,9 +147,12 @@ class LengthPipeline(Pipeline):
         seed, layers = self.recipe.run.seed, self._world.layers
         return tiny_llama(tokenizer, seed=seed, width=WIDTH, layers=layers, context=self.context)
 
-    def _copy_fine_tuned(self, known: Any, model: Any, tokenizer: Any) -> None:
+    def _fine_tuned(self, tokenizer: Any) -> Any:
+        """Return a model with the fine-tuned weights, or with fresh ones, for a tokenizer."""
+        model = self._untrained(tokenizer)
         if not self._world.fresh_reward_model:
-            Pipeline._copy_fine_tuned(self, known, model, tokenizer)
+            copy_weights(load_policy(str(self.out / "sft")), load_tokenizer(str(self.out / "sft")), model, tokenizer)
+        return model
 
     @property
     def _world(self) -> Any:
@@ -184,3 +187,22 @@ class LengthPipeline(Pipeline):
         task, rng = replace(self.task, settings=replace(self.task.settings, length=length)), self._rng("demonstrations")
         examples = task.examples(count or self.recipe.sft.steps * self.recipe.sft.batch_size, self.recipe.run.seed)
         return examples, [" " + task.demonstration(example, rng) for example in examples]
+
+
+def copy_weights(source: Any, known: Any, target: Any, tokenizer: Any) -> None:
+    """Copy the weights of a tiny Llama, `source`, whose tokenizer is `known`, into another of the same shape, in place.
+
+    The vocabulary may differ: a token with the same text gets its rows, other tokens keep those of `target`.
+    """
+    import torch
+
+    old, new = known.get_vocab(), tokenizer.get_vocab()
+    shared = [(number, old[token]) for token, number in new.items() if token in old]
+    to, of = (list(side) for side in zip(*shared, strict=True))
+    theirs = source.state_dict()
+    with torch.no_grad():
+        for name, weight in target.state_dict().items():
+            if name in ("model.embed_tokens.weight", "lm_head.weight"):
+                weight[to] = theirs[name][of]
+            else:
+                weight.copy_(theirs[name])

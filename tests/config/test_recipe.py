@@ -39,8 +39,8 @@ def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"ppo": {"clip_epsilon": 0.2}}) == (
         'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: baseline, beta, '
-        "clip_range, entropy_coef, epochs, gamma, kl, kl_in, lam, loss_mean, micro_batch_tokens, minibatches, "
-        "target_kl, value_clip_range, vf_coef, whiten"
+        "clip_range, credit, entropy_coef, epochs, gamma, kl, kl_in, lam, loss_mean, micro_batch_tokens, minibatches, "
+        "target_kl, teacher_update_rate, value_clip_range, vf_coef, whiten"
     )
 
 
@@ -171,6 +171,33 @@ def test_a_batch_that_minibatches_cannot_share_evenly_is_refused(batch_size: int
 )
 def test_groups_that_do_not_fit_are_refused(changed: dict[str, dict[str, object]], reason: str) -> None:
     assert reason in refusal(changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {"ppo": {"credit": "gated", "whiten": "none"}},
+            'my.toml: ppo.credit = "gated" uses no value function, and model.value = "trunk" would train it: set '
+            'model.value = "none"',
+        ),
+        (
+            {"ppo": {"credit": "self_teacher"}, "model": {"value": "none"}},
+            'my.toml: ppo.whiten = "full" would subtract a mean from the advantages of ppo.credit = "self_teacher": '
+            'set it to "scale" or "none"',
+        ),
+        (
+            {
+                "ppo": {"credit": "gated", "whiten": "scale"},
+                "model": {"value": "none"},
+                "reward": {"placement": "lines"},
+            },
+            'my.toml: ppo.credit = "gated" weighs rewards in their spans: set reward.placement = "spans", now "lines"',
+        ),
+    ],
+)
+def test_credit_of_a_teacher_that_does_not_fit_is_refused(changed: dict[str, dict[str, object]], reason: str) -> None:
+    assert refusal(changed) == reason
 
 
 def test_no_memory_for_vllm_is_refused() -> None:
@@ -395,6 +422,10 @@ def test_the_defaults_are_the_papers() -> None:
         ({"critic": {"model": "m", "one_list": True}}, []),
         ({"ppo": {"beta": 0.0, "target_kl": 0.1}}, ["ppo.target_kl"]),
         ({"ppo": {"beta": 0.1, "target_kl": 0.1}}, []),
+        ({"ppo": {"teacher_update_rate": 0.5}}, ["ppo.teacher_update_rate"]),
+        *(({"ppo": {"teacher_update_rate": 0.5, "credit": kind, "whiten": "none"}, "model": {"value": "none"},
+            "reward": {"unlabelled": 0.1}}, idle)
+          for kind, idle in (("self_teacher", []), ("gated", ["reward.unlabelled"]))),
         ({"refresh": {"lr": 1e-3, "window": 5}}, ["refresh.window", "refresh.lr"]),
         ({"refresh": {"lr": 1e-3, "steps": [3]}}, []),
         ({"refresh": {"annotator": "a:b", "audit": 4}}, []),

@@ -45,6 +45,10 @@ ADAPTERS: Sections = {
     "optim": {"lr": 1e-2, "value_lr": 1e-2},
     "rollout": {"group_size": 2},
 }
+TAUGHT: Sections = {
+    "ppo": {"credit": "gated", "teacher_update_rate": 1.0, "whiten": "scale", "micro_batch_tokens": 60},
+    "model": {"value": "none"},
+}
 # All annotations of a refresh are one batch, so that their order in it does not matter.
 REFRESH: Sections = {
     "refresh": {"steps": [1, 3], "window": 8, "batch_size": 8, "train_steps": 16, "lr": 1e-2, "audit": 6}
@@ -54,6 +58,7 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
     "model": (MODEL, FSDP),
     "groups": (GROUPS, {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}),
     "lora": (ADAPTERS, FSDP),
+    "taught": (TAUGHT, FSDP),
     "ddp": (PIECES, {}),
     "refresh": (REFRESH, {}),
     "refresh_sharded": (REFRESH, FSDP),

@@ -12,7 +12,7 @@ Shapes: T response tokens of one response, S its prompt and response together, V
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ class Response:
     text: str
     critique: Any
     truncated: bool
+    told_ids: list[int]  # the prompt with the critique's words in it
 
     @property
     def failed(self) -> bool:
@@ -68,6 +69,7 @@ class Scored:
     earned: np.ndarray
     returns: np.ndarray
     advantages: np.ndarray
+    taught: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,18 @@ def whitened(rows: Sequence[np.ndarray], how: str) -> list[np.ndarray]:
     return [(row - shift) / math.sqrt(every.var(ddof=1) + 1e-8) for row in rows]
 
 
+def credit_of_teacher(log_ratio: np.ndarray, delta: np.ndarray, ppo: Any, setting: Any) -> np.ndarray:
+    """Return the log-ratio of teacher and policy, or, where spans are, its size as a share of the mean, times δ."""
+    if ppo.credit == "self_teacher":
+        return log_ratio
+    marked = [t for t, d in enumerate(delta) if d]
+    credit, mean = np.zeros(len(delta)), sum(abs(log_ratio[t]) for t in marked) / max(len(marked), 1)
+    for t in marked if mean > 1e-4 else []:
+        worth = setting.positive * delta[t] if delta[t] > 0 else setting.negative * -delta[t]
+        credit[t] = worth * abs(log_ratio[t]) / mean
+    return credit
+
+
 # --- The whole step --------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +292,7 @@ class Oracle:
         self.networks = Networks(base, trainable, recipe.model)
         self.tokenizer, self.recipe, self.clip, self.horizon = tokenizer, recipe, clip, horizon
         self.step, self.beta = 0, recipe.ppo.beta
+        self.teacher = {name: w.detach().clone() for name, w in self.networks.weights.items()}
         self.momentum = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
         self.square = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
         self.optimizer_steps: dict[str, int] = defaultdict(int)
@@ -298,6 +313,8 @@ class Oracle:
         self._move_beta(metrics["kl/per_sequence"], len(responses))
         self.step += 1
         weights = {name: w.detach().clone() for name, w in self.networks.weights.items()}
+        for name, w in weights.items():  # the teacher goes a part of the way
+            self.teacher[name] = self.teacher[name] + self.recipe.ppo.teacher_update_rate * (w - self.teacher[name])
         return Step(records, metrics, weights, self.beta, minibatches, [response.failed for response in responses])
 
     def _scored(self, responses: Sequence[Response]) -> list[Scored]:
@@ -317,7 +334,14 @@ class Oracle:
             earned, values = earned_rewards(response, delta, texts, reward), mine.values.numpy()
             bootstrap = float(mine.after) if response.truncated else 0.0
             beta = self.beta if ppo.kl_in == "reward" else 0.0
-            raw = advantages_of(earned - beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
+            rest, taught = earned, np.zeros(len(delta))
+            if ppo.credit != "spans":
+                rest = np.zeros(len(delta))
+                rest[-1] = reward.truncated * response.truncated
+                if not response.failed:
+                    rest[-1] += response.critique.outcome or 0.0
+                    taught = credit_of_teacher(self._log_ratio(response, mine.logp), delta, ppo, reward)
+            raw = advantages_of(rest - beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
             sampled = reference[torch.arange(len(response.ids)), torch.tensor(response.ids)]
             scored.append(
                 Scored(
@@ -332,15 +356,25 @@ class Oracle:
                     earned,
                     raw + values,
                     raw,
+                    taught,
                 )
             )
         if ppo.baseline != "value":
             size = self.recipe.rollout.group_size
             for first in range(0, len(scored), size):
                 over_group(scored[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
-        for row, advantages in zip(scored, whitened([row.advantages for row in scored], ppo.whiten), strict=True):
+        together = [row.advantages + row.taught for row in scored]
+        for row, advantages in zip(scored, whitened(together, ppo.whiten), strict=True):
             row.advantages = advantages
         return scored
+
+    def _log_ratio(self, response: Response, logp: Tensor) -> np.ndarray:
+        """Return log π_T(y_t | x, c, y_<t) − log π(y_t | x, y_<t)."""
+        policy, self.networks.weights = self.networks.weights, self.teacher
+        with torch.no_grad():
+            taught = self.networks(replace(response, prompt_ids=response.told_ids), self.recipe.rollout.temperature)
+        self.networks.weights = policy
+        return (taught.logp - logp).numpy()
 
     def _update(self, scored: Sequence[Scored]) -> tuple[list[dict[str, float]], int]:
         """Return what each minibatch saw, and how many passes over the batch were made."""

@@ -244,7 +244,7 @@ def test_a_model_that_sees_what_follows_is_neither_scored_nor_trained(name: str,
     for refused in (
         lambda: check_rows(model),
         lambda: sampled_against_scored(model),
-        lambda: train_on_rows(model, word_tokenizer(["a"]), rows, FineTuning(steps=1, batch_size=5)),
+        lambda: train_on_rows(model, rows, FineTuning(steps=1, batch_size=5)),
     ):
         with pytest.raises(ModelError, match=r"change by .* nats with the padding behind it.*is_decoder = true"):
             refused()

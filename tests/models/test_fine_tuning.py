@@ -1,13 +1,17 @@
 """Fine-tuning: where the loss stands, that it falls, and that the model then does what it was shown."""
 
 import copy
+import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from accelerate.state import AcceleratorState
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models import fine_tuning
@@ -16,7 +20,9 @@ from text2grad.models.fine_tuning import (
     Row,
     conversation_rows,
     fine_tune,
+    row_of_ids,
     supervised_trainer,
+    train_on_rows,
     training_arguments,
 )
 from text2grad.models.pretrained import best_device
@@ -94,7 +100,7 @@ def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, tokenizer, rows, *_, **__: found.extend(rows))
+    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, rows, *_, **__: found.extend(rows))
     fine_tune(None, tokenizer, [Example("red")], [" dog runs"], FineTuning(steps=1, max_tokens=3))
     whole = row_of(tokenizer, "red", " dog runs")
     assert found == [{"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}]
@@ -134,6 +140,127 @@ def test_the_same_seed_makes_the_same_weights(tokenizer: Any) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+def gradient_of(settings: FineTuning, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """Return the gradient of the output layer at the first step of a training, before it is clipped."""
+    model = tiny_llama(word_tokenizer([*ANSWERS, *ANSWERS.values()]), seed=0, width=16, layers=1, context=16)
+    gradients: list[torch.Tensor] = []
+    clip = lambda parameters, _: gradients.extend(parameter.grad.clone() for parameter in parameters)  # noqa: E731
+    monkeypatch.setattr(fine_tuning, "clip_grad_norm_", clip)
+    train_on_rows(model, rows, settings)
+    return gradients[-1]  # of lm_head
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+def test_a_step_follows_the_mean_over_all_labels_of_its_batch(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    rows = [row_of(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]  # 2, 3, 2 and 4 labels
+    model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16)
+    total = torch.zeros(())
+    for row in rows:
+        ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])
+        logp = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+        total = total - logp[labels[1:] != -100].gather(1, labels[labels != -100][:, None]).sum()
+    (total / 11).backward()
+    how = FineTuning(steps=1, batch_size=4, accumulate=accumulate)
+    assert torch.allclose(gradient_of(how, rows, monkeypatch), model.lm_head.weight.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{"steps": 40}, {"epochs": 10.0}], ids=["steps", "epochs"])
+def test_the_rate_rises_and_falls_and_long_gradients_are_cut(tokenizer: Any, how: dict[str, Any]) -> None:
+    model, rows = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16), [row_of(tokenizer, "red", " cat")]
+    with torch.no_grad():
+        model.lm_head.weight.mul_(50)  # the first gradients are longer than 1
+    seen: list[tuple[float, float, float]] = []
+
+    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        (group,) = optimizer.param_groups
+        norm = torch.stack([parameter.grad.norm() for parameter in group["params"]]).norm()
+        seen.append((group["lr"], group["weight_decay"], float(norm)))
+
+    hook = register_optimizer_step_pre_hook(look)
+    train_on_rows(model, rows * 4, FineTuning(**{"steps": 1, **how}, batch_size=1, learning_rate=0.1))
+    hook.remove()
+    rates, decays, norms = zip(*seen, strict=True)
+    # 40 steps: 5 % of them, 2, rise from 0 to the peak; the other 38 fall along half a cosine, whose middle is step 21.
+    assert len(rates) == 40
+    assert rates[:3] == (0, 0.05, 0.1)
+    assert rates[21] == pytest.approx(0.05)
+    assert rates[39] == pytest.approx(0.05 * (1 + math.cos(math.pi * 37 / 38)))
+    assert set(decays) == {0.0}
+    assert max(norms) == pytest.approx(1)
+
+
+def test_the_seed_decides_what_dropout_leaves_out_and_other_draws_go_on(tokenizer: Any) -> None:
+    start = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16)
+    start.model.layers[0].self_attn.attention_dropout = 0.5
+
+    def weights(seed: int) -> torch.Tensor:
+        model, how = copy.deepcopy(start), FineTuning(steps=2, learning_rate=0.1, seed=seed)
+        train_on_rows(model, [row_of(tokenizer, "red", " cat")], how)
+        return model.lm_head.weight.detach()
+
+    state = torch.get_rng_state()
+    first, again, other = weights(1), weights(1), weights(2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("saving", [False, True])
+def test_a_training_may_save_memory(tokenizer: Any, saving: bool) -> None:
+    model, seen = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16), list[torch.dtype]()
+    hook = model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *given: seen.append(given[2].dtype))
+    how = FineTuning(steps=1, bf16=saving, gradient_checkpointing=saving)
+    train_on_rows(model, [row_of(tokenizer, "red", " cat")], how)
+    hook.remove()
+    step = seen[10:]  # `check_rows` made the first ten passes
+    assert step == ([torch.bfloat16] * 2 if saving else [torch.float32])  # a layer with checkpoints is computed twice
+    assert model.dtype == torch.float32
+
+
+def test_processes_have_rows_of_their_own_in_parts_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row_of_ids([3] * length, [4]) for length in range(1, 41)]
+    how = FineTuning(steps=1, batch_size=8)
+    parts = []
+    for rank in (0, 1):
+        monkeypatch.setattr(fine_tuning, "place", lambda rank=rank: (rank, 2))
+        parts.append(list(islice(fine_tuning._batches(rows, how), 5)))  # 20 rows each, 4 in a part
+    lengths = [[[len(row["input_ids"]) for row in part] for part in process] for process in parts]
+    assert all(len(part) == 4 for process in lengths for part in process)
+    assert sorted(n for process in lengths for part in process for n in part) == list(range(2, 42))
+    assert all(abs(max(mine) - max(other)) <= 1 for mine, other in zip(*lengths, strict=True))
+
+
+def test_a_process_without_rows_repeats_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fine_tuning, "place", lambda: (1, 2))
+    (row,) = rows = [row_of_ids([3], [4])]
+    assert next(fine_tuning._batches(rows, FineTuning(steps=1))) == [row]
+
+
+def test_a_batch_holds_rows_of_similar_length_and_each_pass_all_of_them() -> None:
+    rows = [row_of_ids([3] * length, [4]) for length in (5, 1, 4, 2, 3, 6)]
+    drawn = list(islice(fine_tuning._batches(rows, FineTuning(steps=1, batch_size=2)), 6))
+    for batches in (drawn[:3], drawn[3:]):
+        assert sorted(sorted(len(row["input_ids"]) for row in batch) for batch in batches) == [[2, 3], [4, 5], [6, 7]]
+    assert drawn[:3] != drawn[3:]  # in another order
+
+
+def test_epochs_are_passes_over_the_rows_in_batches_of_which_the_last_is_smaller(tokenizer: Any) -> None:
+    model, steps = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16), list[int]()
+    rows = [row_of(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()] * 2  # 8 rows: 3 + 3 + 2
+    train_on_rows(model, rows, FineTuning(steps=99, batch_size=3, epochs=1.5), on_step=steps.append)
+    assert steps == [1, 2, 3, 4, 5]  # 1.5 × 3 batches, rounded up
+
+
+def test_a_training_within_a_sharded_run_has_whole_weights(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    before, model = dict(AcceleratorState._shared_state), tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16)
+    train_on_rows(model, [row_of(tokenizer, "red", " cat")], FineTuning(steps=1))
+    assert type(model.lm_head.weight) is torch.nn.Parameter
+    assert dict(AcceleratorState._shared_state) == before
+
+
 # What is refused.
 
 
@@ -160,17 +287,14 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("logged", [{}, {"logging_steps": 1}], ids=["transformers", "trl"])
-def test_a_padding_token_that_the_embedding_has_not_changes_nothing(
-    tokenizer: Any, tmp_path: Path, logged: dict[str, Any]
-) -> None:
+def test_a_padding_token_that_the_embedding_has_not_changes_nothing(tokenizer: Any, tmp_path: Path) -> None:
     foreign = copy.deepcopy(tokenizer)
     foreign.add_special_tokens({"pad_token": "<new pad>"})  # as some directories have it; the embedding stays
     rows = [row_of(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
     losses = []
     for one in (tokenizer, foreign):
         model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
-        trainer = supervised_trainer(model, one, rows, HOW, str(tmp_path), **logged)
+        trainer = supervised_trainer(model, one, rows, HOW, str(tmp_path), logging_steps=1)
         batch = trainer.data_collator(rows)
         assert batch["attention_mask"].sum() < batch["input_ids"].numel()  # there is padding
         losses.append(model(**batch).loss)

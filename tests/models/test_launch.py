@@ -1,51 +1,47 @@
-"""Plain data parallelism within a run that accelerate was asked to shard, as on GPUs, where its state is FSDP."""
+"""Work that several processes share."""
 
+import json
 import os
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType
-from transformers import TrainingArguments
+import torch
 
-from text2grad.models import plain_data_parallelism
+from text2grad.models import gathered, in_processes, place
+from text2grad.models.fine_tuning import FineTuning, row_of_ids, train_on_rows
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
-
-@pytest.fixture
-def sharded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accelerator]:
-    """A run's view of the processes where accelerate's configuration asks for FSDP on GPUs."""
-    run = Accelerator(cpu=True)
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    run.state.distributed_type, run.state.fsdp_plugin = DistributedType.FSDP, "plugin"  # type: ignore[assignment]
-    yield run
-    AcceleratorState._reset_state(reset_partial_state=True)
+# Rows of one length: whichever process has them, a batch of four rows holds the same labels.
+ROWS = [row_of_ids([first, second], [second, first]) for first in (3, 4, 5) for second in (3, 4, 5, 6)]
 
 
-def test_a_trainer_of_a_sharded_run_holds_whole_weights(sharded: Accelerator, tmp_path: Path) -> None:
-    before = dict(AcceleratorState._shared_state)
-    with plain_data_parallelism():
-        TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")  # resets accelerate's state
-        inner = Accelerator(cpu=True)
-        assert inner.distributed_type == DistributedType.NO
-        assert inner.mixed_precision == "no"
-        assert getattr(inner.state, "fsdp_plugin", None) is None
-    assert dict(AcceleratorState._shared_state) == before
-    assert sharded.distributed_type == DistributedType.FSDP
-    assert sharded.state.fsdp_plugin == "plugin"
-    assert (os.environ["ACCELERATE_USE_FSDP"], os.environ["ACCELERATE_MIXED_PRECISION"]) == ("true", "bf16")
+def trained() -> list[float]:
+    """Return some weights after two steps, each of all twelve rows."""
+    tokenizer = word_tokenizer(["red green blue cat"])
+    model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=8)
+    train_on_rows(model, ROWS, FineTuning(steps=2, batch_size=12, learning_rate=0.01))
+    return [float(number) for number in model.lm_head.weight.detach().flatten()]
 
 
-def test_the_state_of_a_sharded_run_is_back_after_an_error(sharded: Accelerator) -> None:
-    with pytest.raises(ValueError, match="refused"), plain_data_parallelism():
-        raise ValueError("refused")
-    assert sharded.distributed_type == DistributedType.FSDP
-    assert os.environ["ACCELERATE_USE_FSDP"] == "true"
+def write(directory: Path) -> None:
+    torch.manual_seed(place()[0])  # the order of the rows does not come from here
+    everyone = gathered([os.getpid()])
+    (directory / f"{place()[0]}.json").write_text(json.dumps([place()[1], everyone, trained()]))
 
 
-def test_a_run_without_shards_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    with plain_data_parallelism():
-        assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
+def test_a_process_alone_shares_with_nobody(tmp_path: Path) -> None:
+    in_processes(1, partial(write, tmp_path))
+    assert json.loads((tmp_path / "0.json").read_text())[:2] == [1, [os.getpid()]]
+    assert place() == (0, 1)
+
+
+@pytest.mark.thorough
+def test_two_processes_train_as_a_process_alone(tmp_path: Path) -> None:
+    in_processes(2, partial(write, tmp_path))
+    (count, first, ours), (_, second, theirs) = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert (count, len(set(first)), first[0]) == (2, 2, os.getpid())
+    assert first == second
+    assert ours == theirs
+    assert ours == pytest.approx(trained(), abs=1e-6)
+    assert place() == (0, 1)

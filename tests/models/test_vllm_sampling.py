@@ -19,7 +19,6 @@ from text2grad.errors import ConfigError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
 from text2grad.models.vllm_generation import merged_weights, refuse_other_adapters
 from text2grad.models.vllm_sampling import check_engine
-from text2grad.rl import importance
 from text2grad.rl.trainer import Text2GradTrainer
 from tiny_models import tiny
 
@@ -147,14 +146,12 @@ def test_an_engine_that_computes_something_else_is_weighed_or_ends_the_run(
         trainer(policy, tmp_path / "far", run={"steps": 1}).train()
 
 
-def test_the_factor_is_on_the_advantages(
-    vllm: type[PretendedLLM], policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_factor_is_on_the_advantages(vllm: type[PretendedLLM], policy: Path, tmp_path: Path) -> None:
     vllm.sharpness = 1.2
     found = {}
     for cap in (0.25, 0.5):
-        monkeypatch.setattr(importance, "CAP", cap)
-        trainer(policy, tmp_path / str(cap), run={"steps": 1}).train()
+        corrected = {"engine": f"vllm token_truncate {cap}"}
+        trainer(policy, tmp_path / str(cap), run={"steps": 1}, rollout=corrected).train()
         log = sorted((tmp_path / str(cap) / "rollouts").glob("*.jsonl"))[0]
         found[cap] = [x for line in log.read_text().splitlines() for x in json.loads(line)["advantage"]]
     # every factor near 1 is cut

@@ -371,7 +371,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Rows, settings and callback of each training, which does not take place."""
     found: list[Any] = []
 
-    def train(model: Any, tokenizer: Any, rows: list[Row], settings: FineTuning, *, on_step: Any) -> None:
+    def train(model: Any, rows: list[Row], settings: FineTuning, *, on_step: Any) -> None:
         found.append((rows, settings, on_step))
 
     monkeypatch.setattr(generative, "train_on_rows", train)

@@ -23,7 +23,7 @@ from text2grad.errors import CheckpointError, ConfigError, CriticError, DataErro
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import Match
-from text2grad.models import FineTuning, asks_for_fsdp, check_batch_size, with_lora
+from text2grad.models import FineTuning, check_batch_size, with_lora
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import generative, refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -502,7 +502,7 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model", write_feedback=False), []
-    monkeypatch.setattr(generative, "train_on_rows", lambda model, tokenizer, rows, how, **_: found.extend(rows))
+    monkeypatch.setattr(generative, "train_on_rows", lambda model, rows, how, **_: found.extend(rows))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1)
@@ -538,19 +538,6 @@ def test_a_critic_that_learns_none_in_a_refresh_still_writes_none(tmp_path: Path
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1)
     assert not critic.format.outcomes
-
-
-def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(
-    tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
-    monkeypatch.setattr(GenerativeRewardModel, "train_further", lambda *given: found.append(asks_for_fsdp()))
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    one = refresher(tmp_path, critic, Annotator(), steps=(1,))
-    one.observe(EXAMPLES[:1], [" red"])
-    one.refresh_if_due(1)
-    assert found == [False]
-    assert asks_for_fsdp()
 
 
 # The audit.

@@ -27,7 +27,7 @@ from warm_commands import Warm
 ROOT = Path(__file__).parents[2]
 WHOLE = ("ddp", "refresh", "refresh_role")  # weights in each process
 REFRESHED = (*WHOLE[1:], "refresh_sharded")
-EXACT = ("full", "model", "groups", "lora", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
+EXACT = ("full", "model", "groups", "lora", "taught", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
 RESUMED = ("full", "lora", "refresh", "refresh_sharded")  # after step 2
 QUICK = ("full", "groups", "lora", "ddp", "refresh_sharded", "draws")
 """Runs of the tests that are not slow."""
@@ -373,6 +373,11 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
     ("sections", "held_out", "told"),
     [
         ({"rollout": {"engine": "vllm"}}, 0, 'rollout.engine = "vllm" takes whole weights at each step'),
+        (
+            {"ppo": {"credit": "gated", "whiten": "none"}, "model": {"value": "none"}},
+            0,
+            r"ppo\.teacher_update_rate = 0\.05 needs whole weights of a teacher, and FSDP has shards: set it to 1\.0",
+        ),
         ({}, 1, "1 held-out prompts cannot be shared by 2 processes"),
     ],
 )

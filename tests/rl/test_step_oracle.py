@@ -25,6 +25,8 @@ WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "bird", "r
 ENDINGS = ["</s>", "cat", " two"]  # so that some responses end before the length limit
 EXAMPLES = [Example(" ".join((WORDS[i:] + WORDS[:i])[: 1 + i % 4])) for i in range(12)]  # one to four tokens
 
+FEEDBACK = "Feedback on an earlier answer:\n<feedback>\nScripted.\n</feedback>\n\n"
+
 BASE: dict[str, dict[str, Any]] = {
     "rollout": {"batch_size": 8, "max_new_tokens": 6, "temperature": 0.7},
     "model": {"prompt_format": "plain"},
@@ -143,6 +145,19 @@ CASES: dict[str, Case] = {
         horizon=20,
         reward={"positive": 0.4, "negative": -1.5},
     ),
+    "self-distillation by the average of the policies": case(
+        steps=3,
+        model={"value": "none"},
+        ppo={"credit": "self_teacher", "teacher_update_rate": 0.4, "whiten": "scale", "beta": 0.1},
+        reward={"truncated": -0.5},
+    ),
+    "spans gated by the policy itself, over the group": case(
+        steps=3,
+        model={"value": "none", "lora_r": 2, "lora_alpha": 6},
+        rollout={"group_size": 2},
+        ppo={"credit": "gated", "teacher_update_rate": 1.0, "whiten": "none", "baseline": "group", "kl_in": "loss"},
+        reward={"positive": 0.5, "negative": -2.0, "unlabelled": 0.3, "weighting": "linear_decay"},
+    ),
     "one number per line": case(reward={"placement": "lines"}, ppo={"lam": 1.0}),
     "one number per sentence": case(reward={"placement": "sentences"}, ppo={"gamma": 1.0}),
     "one number per clause": case(run={"seed": 6}, reward={"placement": "clauses"}, steps=3),
@@ -258,6 +273,7 @@ def run_case(chosen: Case, out: Path) -> Run:
                 text=record["response"],
                 critique=critique,
                 truncated=record["ids"][-1] not in endings,
+                told_ids=tokenizer(f"{FEEDBACK}{record['prompt']}").input_ids,
             )
             for record, critique in zip(records, critic.calls[number], strict=True)
         ]

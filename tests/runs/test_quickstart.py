@@ -36,7 +36,7 @@ SHORT = [
     "data.eval_examples=128",
     "data.eval_every=6",
 ]
-"""Two minutes of a fast processor, in which the policy learns."""
+"""A minute of a fast processor, in which the policy learns."""
 
 TINY = [
     "sft.steps=40",
@@ -147,7 +147,7 @@ def test_each_seed_has_its_models_and_its_policies(monkeypatch: pytest.MonkeyPat
         assert "reward.placement=last_token" in command
         yield
 
-    monkeypatch.setattr(Pipeline, "run", lambda pipeline: made.append(f"models of {pipeline.recipe.run.seed}"))
+    monkeypatch.setattr(Pipeline, "run", lambda pipeline, _: made.append(f"models of {pipeline.recipe.run.seed}"))
     monkeypatch.setattr("text2grad.runs.run_recipe", lambda recipe, *, resume: made.append(Path(recipe.run.out).name))
     monkeypatch.setattr(quickstart, "beside", beside)
     monkeypatch.setattr(quickstart, "write_page", lambda *_: None)
@@ -171,7 +171,7 @@ def test_a_process_that_fails_is_told_with_its_log_and_ends_with_its_quickstart(
 
 
 def test_models_of_other_settings_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    monkeypatch.setattr(Pipeline, "run", lambda pipeline: None)
+    monkeypatch.setattr(Pipeline, "run", lambda *_: None)
     monkeypatch.setattr(quickstart, "train", lambda *_: None)
     monkeypatch.setattr(quickstart, "report", lambda *_: None)
     asked = ["quickstart", "--out", str(tmp_path / "q"), "--set", "sft.steps=20"]

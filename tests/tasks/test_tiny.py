@@ -10,7 +10,7 @@ from task_texts import texts_of
 from text2grad.align.offsets import token_offsets
 from text2grad.tasks import tiny
 from text2grad.tasks.summarization.task import SummarizationTask
-from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, copy_weights, tiny_llama, word_tokenizer
+from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, tiny_llama, word_tokenizer
 from verdict_tokens import check_verdicts
 
 ODD = "Ann's  bike -- sold!\n\n\tTL;DR: (café) naïve,  “yes” 3.5 % 北京 e\u0301 "
@@ -194,18 +194,3 @@ def test_only_keys_and_bare_words_are_changed_and_a_second_time_changes_nothing(
 def test_a_verdict_is_one_token_right_after_the_quoted_word(escaped: bool) -> None:
     """Also within JSON, where a quotation mark has a backslash before it."""
     check_verdicts(SummarizationTask(), escaped=escaped)
-
-
-def test_a_model_with_more_words_says_the_same_about_the_known_ones() -> None:
-    """A word in front changes every id; the two models agree on texts of known words, new words apart."""
-    words = ["red cat", " red"]
-    known, more = word_tokenizer(words, ["<x>"]), word_tokenizer([*words, "a a a", " cat a"], ["<y>", "<x>"])
-    source, target = tiny_llama(known, seed=1), tiny_llama(more, seed=2)
-    copy_weights(source, known, target, more)
-    texts = {"input_ids": known("red cat<x>", return_tensors="pt").input_ids}
-    again = {"input_ids": more("red cat<x>", return_tensors="pt").input_ids}
-    assert texts["input_ids"].tolist() != again["input_ids"].tolist()
-    ours, theirs = source(**texts).logits, target(**again).logits
-    columns = [more.get_vocab()[token] for token, _ in sorted(known.get_vocab().items(), key=lambda item: item[1])]
-    torch.testing.assert_close(theirs[..., columns], ours)
-    assert len(more) == len(known) + 3  # "a", " a" and "<y>"

@@ -138,7 +138,6 @@ def test_a_step_of_the_trainer_allocates_what_is_planned(
         return out
 
     monkeypatch.setattr(SFTTrainer, "training_step", counted)
-    monkeypatch.setattr("text2grad.models.fine_tuning.WHOLE_LOGITS_BYTES", 0)  # as of a real vocabulary
     monkeypatch.setattr("trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE", 128)  # a tile of about our bytes
     SFTRun(made).run()
     assert len(peaks) == 2

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from evidence.tasks.lengths import (
@@ -12,6 +13,7 @@ from evidence.tasks.lengths import (
     WITHOUT_REWARD_MODEL,
     LengthPipeline,
     Phase,
+    copy_weights,
     count_tokens,
     longest_text,
     training_lengths,
@@ -25,7 +27,7 @@ from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import Pipeline
 from text2grad.runs.prompts import recipe_task, run_examples, task_settings, world_of
 from text2grad.runs.recipe_run import critic_of_run, run_recipe
-from text2grad.tasks import TaskSettings, procedural_task
+from text2grad.tasks import TaskSettings, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 TWO_POSTS = [*SHORT, "world.length=2", "world.truths=false", "rollout.max_new_tokens=46"]
@@ -171,3 +173,18 @@ def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path
         "quickstart.after_reward_model = 0, so that the start is the fine-tuned model"
     )
     assert not (tmp_path / "none").exists()
+
+
+def test_a_model_with_more_words_says_the_same_about_the_known_ones() -> None:
+    """A word in front changes every id; the two models agree on texts of known words, new words apart."""
+    words = ["red cat", " red"]
+    known, more = word_tokenizer(words, ["<x>"]), word_tokenizer([*words, "a a a", " cat a"], ["<y>", "<x>"])
+    source, target = tiny_llama(known, seed=1), tiny_llama(more, seed=2)
+    copy_weights(source, known, target, more)
+    texts = {"input_ids": known("red cat<x>", return_tensors="pt").input_ids}
+    again = {"input_ids": more("red cat<x>", return_tensors="pt").input_ids}
+    assert texts["input_ids"].tolist() != again["input_ids"].tolist()
+    ours, theirs = source(**texts).logits, target(**again).logits
+    columns = [more.get_vocab()[token] for token, _ in sorted(known.get_vocab().items(), key=lambda item: item[1])]
+    torch.testing.assert_close(theirs[..., columns], ours)
+    assert len(more) == len(known) + 3  # "a", " a" and "<y>"

@@ -16,6 +16,7 @@ from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
 
 TASK = "summarization"
+PROCESSES = 2  # that train the models of phases 1 and 2 together, and then a policy each
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
 
 
@@ -69,10 +70,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--lesson teaches a pretrained model: name it with --model NAME, or leave --lesson out")
     if args.model:
         return teach(args)
+    from text2grad.models import prepare_processes
+
+    prepare_processes()
     import torch
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from text2grad.config import load_recipe
+    from text2grad.models import on_cpu
     from text2grad.runs import Pipeline
 
     lock_directory(args.out)
@@ -87,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(pipelines[0].recipe.run.threads or 1)  # more threads gain little for small models
     for seed, pipeline in enumerate(pipelines):
         note(f"seed {seed}: models of phases 1 and 2")
-        pipeline.run()
+        pipeline.run(PROCESSES if on_cpu() else 1)
         train(pipeline.out, [*args.overrides, f"run.seed={seed}"])
     report(args.out, range(args.seeds))
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")

@@ -20,7 +20,7 @@ _QUOTE_LIMITS = "critic.whole_words critic.one_list critic.quoted_in_feedback cr
 _RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
     ("model.lora_r", lambda recipe: not recipe.model.lora_r, _LORA),
     ("model.value", lambda recipe: recipe.model.value == "none", OF_VALUE_FUNCTION),
-    ("rollout.engine", lambda recipe: recipe.rollout.engine != "vllm", "engine"),
+    ("rollout.engine", lambda recipe: recipe.rollout.engine == "hf", "engine"),
     ("critic.use", lambda recipe: recipe.critic.use, "critic.model critic.kind"),
     ("critic.model", lambda recipe: not recipe.critic.use and not recipe.critic.model, "critic.kind"),
     ("critic.kind", lambda recipe: recipe.critic.kind != "generative", "critic.votes"),
@@ -28,6 +28,8 @@ _RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
     ("refresh.steps", lambda recipe: not recipe.refresh.asks, "refresh"),
     ("reward.placement", lambda recipe: recipe.reward.placement == "verdict", _OF_SPANS),
     ("ppo.beta", lambda recipe: not recipe.ppo.beta, "ppo.target_kl"),
+    ("ppo.credit", lambda recipe: recipe.ppo.credit == "spans", "ppo.teacher_update_rate"),
+    ("ppo.credit", lambda recipe: recipe.ppo.credit == "gated", "reward.unlabelled"),
     ("data.held_out", lambda recipe: not recipe.data.holds_out, "data.eval_every run.keep_best"),
     ("data.eval_every", lambda recipe: not recipe.data.eval_every, "run.keep_best"),
 )

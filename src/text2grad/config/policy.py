@@ -1,8 +1,9 @@
 """Settings of the policy: [model], [rollout], [ppo], [optim]."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from text2grad.config.section import Count, Fraction, Listed, NonNegative, Positive, Section
 
@@ -30,11 +31,14 @@ class ModelConfig(Section):
     """Run Python code from the model's repository. Leave it off unless you trust that code."""
 
 
+_CORRECTED = re.compile(r"vllm ((?:token|sequence)_(?:truncate|mask))(?: (\d+(?:\.\d+)?))? (\d+(?:\.\d+)?|inf)")
+
+
 class RolloutConfig(Section):
     """Sampling of responses: from the policy itself, with a temperature only."""
 
-    engine: Literal["hf", "vllm"] = "hf"
-    """Sampler: transformers, exact and reproducible; or vLLM with the policy's weights, set up in [engine]."""
+    engine: str = "hf"
+    """Sampler: "hf", exact; "vllm", by [engine]; or "vllm MODE LOWER UPPER", a correction by name, as token_mask."""
     batch_size: Count = 64
     """Responses per step, over all processes."""
     group_size: Count = 1
@@ -47,6 +51,24 @@ class RolloutConfig(Section):
     """Ids that end a response; empty takes them from the tokenizer and the model's generation config."""
     rows_at_once: Count = 64
     """Rows at a time of the policy, and of a reward model in this process: more memory, less time."""
+
+    @field_validator("engine")
+    @classmethod
+    def _is_known(cls, engine: str) -> str:
+        corrected = _CORRECTED.fullmatch(engine)
+        if engine not in ("hf", "vllm") and not (corrected and float(corrected[2] or 0) < float(corrected[3])):
+            raise ValueError(
+                'write "hf", "vllm", or "vllm MODE LOWER UPPER" with one of the modes token_truncate, token_mask, '
+                "sequence_truncate and sequence_mask, and LOWER, which may be left out, below UPPER"
+            )
+        return engine
+
+    @property
+    def correction(self) -> tuple[str, float, float]:
+        """Mode and limits of the factors of what vLLM sampled; "vllm" alone is "vllm token_truncate 2"."""
+        corrected = _CORRECTED.fullmatch(self.engine)
+        mode, lower, upper = corrected.groups() if corrected else ("token_truncate", None, 2)
+        return mode, float(lower or 0), float(upper)
 
 
 class PPOConfig(Section):
@@ -72,6 +94,10 @@ class PPOConfig(Section):
     """Most tokens (padding included) of one forward and backward pass; changes memory, not results."""
     baseline: Literal["value", "group", "leave_one_out"] = "value"
     """Baseline of advantages: the value function, the mean of the prompt's group (GRPO), or of its others (RLOO)."""
+    credit: Literal["spans", "self_teacher", "gated"] = "spans"
+    """Source of advantages: spans; the policy that has read the critique (SDPO); or gated, its size where spans are."""
+    teacher_update_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.05
+    """Part of the way to the policy that the self-teacher's weights go after each step; with 1 it is the policy."""
     whiten: Literal["none", "scale", "full", "group"] = "full"
     """Unit deviation of advantages over the global batch ("scale"), and zero mean ("full"); or over the group."""
     loss_mean: Literal["token", "response", "constant"] = "token"
@@ -84,6 +110,11 @@ class PPOConfig(Section):
     """Place of the KL term: each token's reward (section 3.5), or the loss as the estimator k3 (GRPO)."""
     target_kl: Positive | None = None
     """Target of the adaptive β: KL per sequence in nats; leave out for a fixed β."""
+
+    @property
+    def has_own_teacher(self) -> bool:
+        """True when the self-teacher has weights of its own."""
+        return self.credit != "spans" and self.teacher_update_rate < 1.0
 
 
 class OptimConfig(Section):

@@ -52,7 +52,8 @@ class Recipe(Section):
         """Yield what must not hold, each with the reason."""
         model, rollout, ppo, critic = self.model, self.rollout, self.ppo, self.critic
         size, adapter, grouped = rollout.group_size, model.value == "adapter", ppo.baseline != "value"
-        baseline = f'ppo.baseline = "{ppo.baseline}"'
+        baseline, credit = f'ppo.baseline = "{ppo.baseline}"', f'ppo.credit = "{ppo.credit}"'
+        taught, valued = ppo.credit != "spans", f'no value function, and model.value = "{model.value}" would train it'
         batch = f"rollout.batch_size = {rollout.batch_size} is not a multiple of"
         yield adapter and not model.lora_r, 'model.value = "adapter" needs model.lora_r > 0'
         yield (
@@ -72,9 +73,16 @@ class Recipe(Section):
             f"{baseline} compares the responses to one prompt: set rollout.group_size to 2 or more",
         )
         yield (
-            grouped and model.value != "none",
-            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = '
-            '"none"',
+            (grouped or taught) and model.value != "none",
+            f'{credit if taught else baseline} uses {valued}: set model.value = "none"',
+        )
+        yield (
+            taught and ppo.whiten == "full",
+            f'ppo.whiten = "full" would subtract a mean from the advantages of {credit}: set it to "scale" or "none"',
+        )
+        yield (
+            ppo.credit == "gated" and self.reward.placement != "spans",
+            f'{credit} weighs rewards in their spans: set reward.placement = "spans", now "{self.reward.placement}"',
         )
         yield (
             self.refresh.active and critic.learned and critic.kind == "server",

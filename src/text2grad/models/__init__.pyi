@@ -28,7 +28,14 @@ from .fine_tuning import (
     train_on_rows as train_on_rows,
     with_end as with_end,
 )
-from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
+from .launch import (
+    PLAIN as PLAIN,
+    asks_for_fsdp as asks_for_fsdp,
+    gathered as gathered,
+    in_processes as in_processes,
+    place as place,
+    prepare_processes as prepare_processes,
+)
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_run import MERGED as MERGED, MODEL as MODEL, MeasuredRun as MeasuredRun
 from .measured_training import (

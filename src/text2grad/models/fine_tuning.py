@@ -1,32 +1,44 @@
-"""Supervised fine-tuning of a causal language model with the trainers of transformers and TRL.
+"""Supervised fine-tuning of a causal language model.
 
-    examples and answers → rows of token ids and labels → trainer → the model, trained in place
+    examples and answers → rows of token ids and labels → the model, trained in place
 
 The loss is −(1/N) Σ log p(label | ids before it) over the N labelled tokens of a step. The policy starts from such a
-model; the reward models use the same rows, settings and trainers.
+model; the reward models use the same rows and settings. A training that is logged and saved has TRL's trainer
+(`supervised_trainer`); others need none (`train_on_rows`).
 """
 
 import copy
+import math
 import re
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from random import Random
 from typing import Any
 
-from transformers import PrinterCallback, TrainerCallback
+import torch
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import AdamW
+from transformers import get_cosine_schedule_with_warmup
 
 from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
-from text2grad.models.adapters import base_of, retired_name
+from text2grad.models.adapters import enable_checkpointing, retired_name, trunk_of
+from text2grad.models.batch import right_padded
 from text2grad.models.chat_template import SAID, TurnEnd, answer_text, any_of, turn_end, unrendered
 from text2grad.models.decoding import check_rows
-from text2grad.models.pretrained import on_cpu
+from text2grad.models.launch import place
+from text2grad.models.logprobs import token_logprobs
+from text2grad.models.policy import head_of
+from text2grad.models.pretrained import best_device, on_cpu
 from text2grad.models.prompts import answer_end, padding_id, plain_ids
+from text2grad.models.randomness import draws_apart
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
-WHOLE_LOGITS_BYTES = 2**28  # a batch with larger logits (in 32 bits) takes TRL's loss in chunks, to save memory
+PADDING = {"input_ids": 0, "labels": NO_LOSS}  # behind a row, where no state that is used sees it
+SORTED_BATCHES = 50  # so many batches are sorted by length together
+MAX_GRAD_NORM = 1.0
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
 Turn = tuple[Any, ...]  # (everything before an answer, the answer), and where there is more, its message and its record
@@ -81,7 +93,7 @@ def fine_tune(
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
         raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
-    return train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
+    return train_on_rows(model, rows, settings, on_step=on_step)
 
 
 def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Row:
@@ -169,63 +181,114 @@ def _answer_ids(tokenizer: Any, before: str, text: str, message: Message, end: T
     return ids if end.text else with_end(tokenizer, ids)
 
 
-def train_on_rows(
-    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None
-) -> Any:
-    """Train a causal language model in place, without logs or checkpoints, and return it in evaluation mode."""
-    return train_with(
-        lambda directory: supervised_trainer(model, tokenizer, rows, settings, directory), model, on_step=on_step
-    )
+def train_on_rows(model: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None) -> Any:
+    """Train a causal language model in place, without logs or checkpoints, and return it in evaluation mode.
 
+    Rows of similar length share a batch, so that few tokens are padding, and only the states that predict a label
+    reach the output layer. Several processes share each batch: each has rows of its own, and their gradients are added.
+    The learning rate rises over the first 5 % of the steps and falls to zero along a cosine.
 
-def train_with(make_trainer: Callable[[str], Any], model: Any, *, on_step: OnStep | None = None) -> Any:
-    """Train a model with the trainer that is made for a temporary directory; return the model in evaluation mode.
+    Args:
+        model: the model; it goes to the accelerator, if there is one.
+        rows: at least one, each with a label behind its first token.
+        settings: of the training; its `max_tokens` and `prompt_format` decide nothing here.
+        on_step: called with the number of finished steps after each step.
 
-    The attributes that a trainer sets on a model, or on the base below its adapters, are removed. One of them is a
-    `forward` that is bound to this model: a deep copy, such as a frozen reference, would call the original and change
-    with it.
+    Raises:
+        ModelError: if rows of a batch change one another (`check_rows`), or there is no linear output layer.
     """
-    before = [(part, set(vars(part))) for part in dict.fromkeys((model, base_of(model)))]
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            run_trainer(make_trainer(directory), on_step)
-    finally:
-        for part, own in before:
-            for name in set(vars(part)) - own:
-                delattr(part, name)
-    model.zero_grad(set_to_none=True)
+    check_rows(model)
+    model.to(best_device()).train()
+    if settings.gradient_checkpointing:
+        enable_checkpointing(model)
+    steps = settings.steps
+    if settings.epochs:
+        steps = math.ceil(settings.epochs * math.ceil(len(rows) / settings.batch_size))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = optimizers(model, settings)[0] or AdamW(trained, settings.learning_rate, weight_decay=0.0)
+    warmup = math.ceil(0.05 * steps) if settings.epochs else max(1, steps // 20)
+    schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
+    with draws_apart(settings.seed):  # dropout
+        for step, batch in enumerate(islice(_batches(rows, settings), steps)):
+            labels = sum(
+                _add_gradient(model, batch[part :: settings.accumulate], settings)
+                for part in range(settings.accumulate)
+            )
+            _average([parameter.grad for parameter in trained if parameter.grad is not None], labels)
+            clip_grad_norm_(trained, MAX_GRAD_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            if on_step is not None:
+                on_step(step + 1)
     return model.eval()
+
+
+def _batches(rows: Sequence[Row], settings: FineTuning) -> Iterator[list[Row]]:
+    """Yield this process's part of the batches, without end; each pass over the rows has an order of its own.
+
+    The parts of one batch are of similar length in all processes: they draw from their rows alike.
+    """
+    (rank, processes), rng = place(), Random(settings.seed)
+    mine, size = rows[rank::processes] or rows, max(1, settings.batch_size // processes)
+    while True:
+        order = rng.sample(mine, len(mine))
+        for start in range(0, len(order), SORTED_BATCHES * size):
+            part = sorted(order[start : start + SORTED_BATCHES * size], key=lambda row: len(row["input_ids"]))
+            alike = [part[first : first + size] for first in range(0, len(part), size)]
+            yield from rng.sample(alike, len(alike))
+
+
+def _add_gradient(model: Any, rows: Sequence[Row], settings: FineTuning) -> int:
+    """Add the gradient of −Σ log p(label) over the labels of some rows, and return how many there are."""
+    if not rows:
+        return 0
+    device = model.device
+    ids, labels = (right_padded([row[name] for row in rows], pad).to(device) for name, pad in PADDING.items())
+    predicts = labels[:, 1:] != NO_LOSS  # [B, S − 1]
+    with torch.autocast(device.type, torch.bfloat16, enabled=settings.bf16):
+        hidden = trunk_of(model)(input_ids=ids, use_cache=False).last_hidden_state  # [B, S, H]
+    logp = token_logprobs(hidden[:, :-1][predicts], head_of(model), labels[:, 1:][predicts]).logp
+    (-logp.sum()).backward()  # type: ignore[no-untyped-call]
+    return len(logp)
+
+
+def _average(gradients: Sequence[torch.Tensor], labels: int) -> None:
+    """Divide the sum of all processes' gradients by the number of their labels, in place."""
+    count = torch.tensor([float(labels)], device=gradients[0].device)  # in 32 bits, which the sums then have, too
+    whole = torch.cat([count, *map(torch.flatten, gradients)])
+    if place()[1] > 1:
+        torch.distributed.all_reduce(whole)
+    parts = torch.split(whole[1:].div_(whole[0].clamp(min=1)), [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def supervised_trainer(
     model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, directory: str, **logged: Any
 ) -> Any:
-    """Return a trainer for rows; `logged` are further arguments of a training that is logged and saved.
+    """Return TRL's trainer for rows, in batches of any lengths; `logged` are arguments of what it logs and saves.
 
-    transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
-    SFTTrainer computes the loss in chunks and logs the token accuracy, so `logged` selects it too.
+    It computes the loss in chunks of the logits, and logs the token accuracy.
 
     Raises:
         ModelError: if rows of a batch change one another (`check_rows`).
     """
     from datasets import Dataset
-    from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
     check_rows(model)
-    tokenizer = with_padding(tokenizer, model)
-    longest = max(len(row["input_ids"]) for row in rows)
-    logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size
-    common = {"train_dataset": Dataset.from_list(list(rows)), "optimizers": optimizers(model, settings)}
-    if logits_bytes <= WHOLE_LOGITS_BYTES and not logged:
-        arguments = training_arguments(TrainingArguments, settings, directory)
-        collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
-        return Trainer(model, arguments, data_collator=collate, **common)
     logged |= {"max_length": settings.max_tokens, "dataset_kwargs": {"skip_prepare_dataset": True}}
     with retired_name():
         arguments = training_arguments(SFTConfig, settings, directory, **logged)
-        return SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
+        return SFTTrainer(
+            model,
+            args=arguments,
+            processing_class=with_padding(tokenizer, model),
+            train_dataset=Dataset.from_list(list(rows)),
+            optimizers=optimizers(model, settings),
+        )
 
 
 def with_padding(tokenizer: Any, model: Any) -> Any:
@@ -284,19 +347,3 @@ def optimizers(model: Any, settings: FineTuning) -> tuple[Any, None]:
     from text2grad.models.muon import MuonAdamW
 
     return MuonAdamW(model, settings.learning_rate), None
-
-
-def run_trainer(trainer: Any, on_step: OnStep | None = None, *, resume_from: str | None = None) -> None:
-    """Run a trainer of transformers, from a checkpoint if one is given, without its output on the terminal."""
-    trainer.remove_callback(PrinterCallback)
-    if on_step is not None:
-        trainer.add_callback(_OnStep(on_step))
-    trainer.train(resume_from_checkpoint=resume_from)
-
-
-class _OnStep(TrainerCallback):
-    def __init__(self, on_step: OnStep) -> None:
-        self.on_step = on_step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.on_step(state.global_step)

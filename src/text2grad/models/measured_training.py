@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.config import Interruption
 from text2grad.costs import peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from text2grad.files import changed_since, flush, readable, sha256_of, to_json, write_atomically
-from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer
+from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.models.launch import PLAIN, asks_for_fsdp
 from text2grad.progress import Progress, note
 from text2grad.types import Optimizer
@@ -77,16 +77,13 @@ def check_batch_size(section: str, batch_size: int, accumulate: int, processes: 
         )
 
 
-def train_measured(
-    make_trainer: Callable[..., Any], settings: FineTuning, evaluation: Evaluation, *, on_step: OnStep | None = None
-) -> None:
+def train_measured(make_trainer: Callable[..., Any], settings: FineTuning, evaluation: Evaluation) -> None:
     """Train a model in place; measure, save, and continue from the last checkpoint.
 
     Args:
         make_trainer: (directory, further arguments by name) → a trainer of transformers, as `supervised_trainer` does.
         settings: of the training.
         evaluation: when to measure and save.
-        on_step: called with the number of finished steps after each step.
 
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
@@ -105,7 +102,8 @@ def train_measured(
     trainer.evaluate = partial(_evaluate, trainer, evaluation)
     trainer.create_model_card = lambda *_, **__: None  # the run writes its own, once
     with journal.interruption, journal.display:
-        run_trainer(trainer, on_step, resume_from=resume_from)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=resume_from)
     if journal.interrupted is not None:
         raise journal.interrupted
 

@@ -223,7 +223,7 @@ class GenerativeRewardModel:
         max_tokens = int(min(settings.max_tokens, context_of(self.model)))
         rows, too_long = self.training_rows(annotations, max_tokens=max_tokens)
         with learning(self.model) as model:
-            train_on_rows(model, self.tokenizer, rows, settings, on_step=on_step)
+            train_on_rows(model, rows, settings, on_step=on_step)
         return too_long
 
     def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:

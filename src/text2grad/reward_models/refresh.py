@@ -26,7 +26,7 @@ from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
-from text2grad.models import FineTuning, context_of, plain_data_parallelism, random_states, restore_random_states
+from text2grad.models import FineTuning, context_of, random_states, restore_random_states
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import NO_LIMIT
@@ -100,8 +100,7 @@ class Refresher:
         name = f"step-{step:06d}"
         if not of_first_process((self.directory / name).exists):
             before = random_states()
-            with plain_data_parallelism():
-                trained = self._train(step)
+            trained = self._train(step)
             restore_random_states(before)
             if not trained:
                 return {"critic/refreshed": 0.0}
@@ -138,7 +137,7 @@ class Refresher:
             gradient_checkpointing=self.recipe.model.gradient_checkpointing,
             seed=(self.recipe.run.seed + step) % 2**32,
         )
-        device = critic.model.device  # a trainer of transformers moves the model to its own
+        device = critic.model.device  # a training moves the model to its own
         try:
             critic.train_further(annotations, training)
         except DataError as error:  # no annotation is short enough; an error here would stop every resumed run again

@@ -3,7 +3,7 @@
     checkpoints/step-000010/
         policy/                    the policy as an ordinary Hugging Face directory (or a peft adapter)
         trainable.safetensors      every trainable parameter by name: policy and value function, bit for bit
-        optimizer.safetensors      AdamW's moments, and its number of steps, by parameter name
+        optimizer.safetensors      AdamW's moments and number of steps, and a self-teacher's weights, by parameter name
         state.json                 step, KL coefficient, random states of each process, log positions, SHA-256 of both
     checkpoints/best.json          step and value of the best evaluation, with `run.keep_best`
 
@@ -44,6 +44,7 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
     names: dict[Tensor, str] = {parameter: name for name, parameter in run.trainable.items()}
     states = run.optimizers.states().items()
     moments = {f"{names[p]}.{key}": moment for p, state in states for key, moment in state.items()}
+    moments |= {f"{name}.teacher": weight for name, weight in run.teacher.items()}
     with run.whole_policy() as policy:
         try:
             logp = probe(policy)
@@ -152,6 +153,8 @@ def load_checkpoint(path: Path, run: PreparedRun) -> dict[str, Any]:
         name, _, moment = key.rpartition(".")
         parameter, tensor = trainable[name], moments.get_tensor(key)
         states[parameter][moment] = tensor if moment == "step" else as_sharded(tensor, parameter)
+    for name, weight in run.teacher.items():
+        weight.copy_(states[trainable[name]].pop("teacher"))
     run.optimizers.restore(states)
     return state
 

@@ -180,9 +180,9 @@ class FailureRate:
 
 
 def said_nothing(metrics: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether the critic's words changed no reward in steps, given by their metrics; False for no step."""
-    rewarded = (line["delta/labelled_share"] or line["reward/nonzero_share"] for line in metrics)
-    return bool(metrics) and not any(rewarded)
+    """Return whether the critic's words changed no advantage in steps, given by their metrics; False for no step."""
+    names = "delta/labelled_share", "reward/nonzero_share", "credit/size"
+    return bool(metrics) and not any(line.get(name) for line in metrics for name in names)
 
 
 def warning_of_silence(metrics: Sequence[Mapping[str, float]]) -> str:

@@ -74,6 +74,7 @@ class PreparedRun:
         model: policy and value function; `reference` is the frozen policy of the KL term.
         optimizers: the optimizers of policy and value function.
         gradient: accumulates the gradient of one minibatch.
+        teacher: name → weight of the self-teacher of `ppo.credit`, where it has weights of its own; else empty.
         kl: β of the KL term.
         sizes: the sizes of the pieces of a step that fit into memory.
         log: the growing files of the run; `tracker` sends their numbers to TensorBoard, wandb or trackio.
@@ -159,10 +160,16 @@ class PreparedRun:
     def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
         """Refuse settings that need whole weights or gradients, or passes of one process alone."""
         processes = self.accelerator.num_processes
-        if self.sharding is not None and self.recipe.rollout.engine == "vllm":
+        ppo, sampler = self.recipe.ppo, self.recipe.rollout.engine
+        if self.sharding is not None and sampler != "hf":
             raise ConfigError(
-                'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
+                f'rollout.engine = "{sampler}" takes whole weights at each step, and FSDP has them in shards; choose '
                 'rollout.engine = "hf", or launch plain data parallelism'
+            )
+        if self.sharding is not None and ppo.has_own_teacher:
+            raise ConfigError(
+                f"ppo.teacher_update_rate = {ppo.teacher_update_rate} needs whole weights of a teacher, and FSDP has "
+                "shards: set it to 1.0, with which the policy is the teacher, or launch plain data parallelism"
             )
         if self.sharding is not None and 0 < len(held_out) < processes:
             raise ConfigError(
@@ -186,7 +193,7 @@ class PreparedRun:
         self.held_out, self.held_out_ids = fitting(held_out) if held_out else ([], [])
         check_examples(self.critic, [*self.examples, *self.held_out])
         self.longest_prompt = max(map(len, self.prompt_ids))
-        if recipe.rollout.engine == "vllm":
+        if recipe.rollout.engine != "hf":
             check_engine(recipe.engine, self.accelerator, model=model)
 
     def _open(self, *, resume: bool) -> None:
@@ -222,6 +229,7 @@ class PreparedRun:
                 "them. Load a peft adapter with PeftModel.from_pretrained(..., is_trainable=True)"
             )
         self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.teacher = {n: p.detach().clone() for n, p in self.trainable.items() if ppo.has_own_teacher}
         self.optimizers = Optimizers(
             self.model.policy_parameters(), self.model.value_parameters(), recipe.optim, total_steps=recipe.run.steps
         )
@@ -243,7 +251,7 @@ class PreparedRun:
             half_precision=self.sharding.half_precision if self.sharding else half_precision(policy),
         )
         self.vllm: VLLMSampler | None = None
-        if recipe.rollout.engine == "vllm":
+        if recipe.rollout.engine != "hf":
             policy_in = (policy, self.tokenizer, self.accelerator, recipe)
             self.vllm = VLLMSampler(*policy_in, eos_ids=self.eos_ids, longest_prompt=self.longest_prompt)
 
@@ -283,6 +291,12 @@ class PreparedRun:
                 rows_at_once=self.sizes.rows_at_once,
                 on_part=on_part,
             )
+
+    @torch.no_grad()
+    def move_teacher(self) -> None:
+        """Move the weights of a teacher of its own towards the policy's: θ_T ← θ_T + rate (θ − θ_T)."""
+        for name, weight in self.teacher.items():
+            weight.lerp_(self.trainable[name].detach(), self.recipe.ppo.teacher_update_rate)
 
     def collate(self, rollouts: Sequence[Rollout]) -> TokenBatch:
         """Return rollouts as a batch on the run's device; responses to one prompt share it where the model can."""

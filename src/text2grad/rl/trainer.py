@@ -18,6 +18,7 @@ from torch import Tensor
 
 from text2grad.models import Scores, TokenBatch
 from text2grad.rl.advantages import Advantages, advantages_over_baseline, whiten
+from text2grad.rl.credit import credit_of
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.loop import TrainingLoop
 from text2grad.rl.nl_gradient import total_rewards
@@ -41,10 +42,12 @@ class Text2GradTrainer(TrainingLoop):
             with self.gradient.sharing_first_pass():
                 scores = self.score(batch, kl=self.recipe.ppo.kl)  # log π_old, KL_t and V, all [B, T]
             critiques = critiques or self.criticize(rollouts, early)
-        deltas, offsets, _, span_rewards = self.rewards(rollouts, critiques, batch)  # line 13: A(y) → δ_t
-        rewards = total_rewards(span_rewards, scores.kl, batch.response_mask, beta=self.beta_in_reward)  # line 14
-        advantages, returns = self.advantages(rewards, scores, batch.response_mask)  # lines 15-16
+        rewarded = deltas, offsets, _, span_rewards = self.rewards(rollouts, critiques, batch)  # line 13: A(y) → δ_t
+        rest, taught, of_credit = credit_of(self, rollouts, critiques, rewarded, scores.logp)
+        rewards = total_rewards(rest, scores.kl, batch.response_mask, beta=self.beta_in_reward)  # line 14
+        advantages, returns = self.advantages(rewards, scores, batch.response_mask, taught)  # lines 15-16
         step = Step(self.step, rollouts, batch, scores, critiques, deltas, offsets, span_rewards, advantages, returns)
+        step.metrics |= of_credit
         self.update(step)  # lines 19-31: epochs of clipped PPO
         self.follow(step)  # β and a learned critic follow the policy
         return step
@@ -71,8 +74,8 @@ class Text2GradTrainer(TrainingLoop):
         return rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques, batch)
 
     @phase("score")
-    def advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
-        """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
+    def advantages(self, rewards: Tensor, scores: Scores, mask: Tensor, taught: Tensor | None = None) -> Advantages:
+        """Return advantages over value function (GAE) or group, with those of a self-teacher, whitened; and returns."""
         ppo = self.recipe.ppo
         advantages, returns = advantages_over_baseline(
             ppo,
@@ -82,19 +85,21 @@ class Text2GradTrainer(TrainingLoop):
             group_size=self.recipe.rollout.group_size,
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )
+        advantages = advantages if taught is None else advantages + taught
         if ppo.whiten in ("scale", "full"):
             advantages = whiten(advantages, mask, center=ppo.whiten == "full", add_up=self.accelerator.reduce)
         return Advantages(advantages, returns)
 
     def update(self, step: Step) -> None:
         """Move the policy and the value function."""
-        weights, step.metrics = engine_weights(
-            step.rollouts, step.scores.logp, step.batch.response_mask, accelerator=self.accelerator
-        )
+        logp, mask, how = step.scores.logp, step.batch.response_mask, self.recipe.rollout.correction
+        weights, of_engine = engine_weights(step.rollouts, logp, mask, how, accelerator=self.accelerator)
+        step.metrics |= of_engine
         if self.vllm is not None:  # vLLM's log-probs are not quite the policy's
             step.advantages = step.advantages * weights
         self._tell("before_update", step)
         self._epochs(step)
+        self.move_teacher()
         self._tell("after_update", step)
 
     @phase("update")

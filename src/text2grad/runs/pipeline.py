@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,16 +23,25 @@ from text2grad.config import Recipe, RewardModelConfig, SFTConfig, changed_setti
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, annotate, read_annotations, write_annotations
 from text2grad.files import published, to_json, write_atomically
-from text2grad.models import FineTuning, fine_tune, load_policy, load_tokenizer, save_model
+from text2grad.models import (
+    FineTuning,
+    fine_tune,
+    gathered,
+    in_processes,
+    load_policy,
+    load_tokenizer,
+    place,
+    save_model,
+)
 from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, CritiqueFormat, GenerativeRewardModel, critique_target
 from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.prompts import task_settings, world_of
-from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
+from text2grad.tasks import Task, built_in, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"
-VOCABULARY_ITEMS = 3_000  # parts of demonstrations whose words the tokenizer knows
+VOCABULARY_ITEMS = 1_000  # parts of demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
 SAMPLING_STEP = 2**20  # no training step uses its random numbers
 WIDTH = 64
@@ -52,11 +62,16 @@ class Pipeline:
     recipe: Recipe
     out: Path
 
-    def run(self) -> None:
-        """Make what is missing, and score the fine-tuned policy."""
+    def run(self, processes: int = 1) -> None:
+        """Make what is missing, in so many processes, and score the fine-tuned policy."""
+        in_processes(processes, self.make_all)
+        self.evaluate()
+
+    def make_all(self) -> None:
+        """Make what is missing; processes that share the work go on together after each phase."""
         for name, make in self.phases().items():
             self.make(name, make)
-        self.evaluate()
+            gathered(())
 
     def phases(self) -> Mapping[str, Callable[[Path], None]]:
         """Return what makes each file or directory, by its name."""
@@ -123,9 +138,13 @@ class Pipeline:
         task, count, rng = self.task, self.recipe.quickstart.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
         note(f"annotations: critiques of {count:,} answers in words and quotes")
-        own = self._sample(examples[: count // 2])
-        others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
-        write_annotations(path, annotate(task.critic(), examples, own + others))
+        rank, processes = place()
+        own, others = (half[rank::processes] for half in (examples[: count // 2], examples[count // 2 :]))
+        corrupted = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
+        answers = self._sample(own) + corrupted[rank::processes]
+        annotations = gathered(annotate(task.critic(), own + others, answers))
+        if rank == 0:
+            write_annotations(path, annotations)
 
     def _reward_model(self, path: Path) -> None:
         self.train_reward_model(path, read_annotations(self.out / ANNOTATIONS))
@@ -141,24 +160,21 @@ class Pipeline:
             tokenizer: of the model; None takes the fine-tuned one's.
             changes: attributes of its `CritiqueFormat` beside those that the recipe sets.
         """
-        settings, known = self.recipe.reward_model, load_tokenizer(str(self.out / "sft"))
-        tokenizer = tokenizer or known
-        model = self._untrained(tokenizer)
-        self._copy_fine_tuned(known, model, tokenizer)
+        settings, tokenizer = self.recipe.reward_model, tokenizer or load_tokenizer(str(self.out / "sft"))
         usual = {**settings.model_dump(include={"write_feedback", "max_new_tokens"}), "outcomes": False}
         usual["constrain"] = self.recipe.critic.constrain is not False
-        reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
+        form = CritiqueFormat(**{**usual, **changes})
+        reward_model = GenerativeRewardModel(self._fine_tuned(tokenizer), tokenizer, form)
         with Progress(path.name.replace("_", " "), settings.steps) as progress:
             left_out = reward_model.train_further(
                 annotations, self.training(settings), on_step=lambda _: progress.advance()
             )
         self.note("left_out", left_out)
-        with published(path) as temporary:
-            reward_model.save(temporary)
+        self._publish(path, reward_model.save)
 
-    def _copy_fine_tuned(self, known: Any, model: Any, tokenizer: Any) -> None:
-        """Give a model the fine-tuned weights; `known` is their tokenizer."""
-        copy_weights(load_policy(str(self.out / "sft")), known, model, tokenizer)
+    def _fine_tuned(self, _: Any) -> Any:
+        """Return the fine-tuned model, whose tokenizer the reward model has here."""
+        return load_policy(str(self.out / "sft"))
 
     def _start(self, path: Path) -> None:
         steps, settings = self.recipe.quickstart.after_reward_model, self.recipe.sft
@@ -172,7 +188,7 @@ class Pipeline:
 
     def _fine_tune(self, path: Path, model: Any, tokenizer: Any, training: FineTuning) -> None:
         """Fine-tune a model on the demonstrations, and save it."""
-        examples, answers = self._demonstrations()
+        examples, answers = self._demonstrations(training.steps * training.batch_size)
         with Progress(f"{path.name}: demonstrations", training.steps) as progress:
             fine_tune(model, tokenizer, examples, answers, training, on_step=lambda _: progress.advance())
         self._save(path, model, tokenizer)
@@ -216,7 +232,7 @@ class Pipeline:
         )
         how: dict[str, Any] = {"prompt_format": recipe.model.prompt_format, "seed": recipe.run.seed}
         policy, tokenizer = load_policy(path).eval(), load_tokenizer(path)
-        rollouts = sample_rollouts(policy, tokenizer, examples, rollout, **how, step=SAMPLING_STEP)
+        rollouts = sample_rollouts(policy, tokenizer, examples, rollout, **how, step=SAMPLING_STEP + place()[0])
         return [rollout.response for rollout in rollouts]
 
     def training(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
@@ -225,15 +241,22 @@ class Pipeline:
         return FineTuning(**same, learning_rate=settings.lr, max_tokens=self.context, seed=self.recipe.run.seed)
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:
-        with published(path) as temporary:
-            save_model(model, temporary)
-            tokenizer.save_pretrained(temporary)
+        self._publish(path, partial(save_model, model), tokenizer.save_pretrained)
+
+    def _publish(self, path: Path, *saves: Callable[[Path], Any]) -> None:
+        """Write a directory, in the first of several processes."""
+        if place()[0] == 0:
+            with published(path) as temporary:
+                for save in saves:
+                    save(temporary)
 
     def _rng(self, purpose: str) -> Random:
         return Random(f"{purpose} {self.recipe.run.seed}")
 
     def note(self, name: str, value: float) -> None:
         """Write a count, or seconds, into phases.json."""
+        if place()[0]:
+            return
         path = self.out / "phases.json"
         notes = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, to_json({**notes, name: value}))

@@ -62,25 +62,6 @@ def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, c
     return model
 
 
-def copy_weights(source: Any, known: Any, target: Any, tokenizer: Any) -> None:
-    """Copy the weights of a tiny Llama, `source`, whose tokenizer is `known`, into another of the same shape, in place.
-
-    The vocabulary may differ: a token with the same text gets its rows, other tokens keep those of `target`.
-    """
-    import torch
-
-    old, new = known.get_vocab(), tokenizer.get_vocab()
-    shared = [(number, old[token]) for token, number in new.items() if token in old]
-    to, of = (list(side) for side in zip(*shared, strict=True))
-    theirs = source.state_dict()
-    with torch.no_grad():
-        for name, weight in target.state_dict().items():
-            if name in ("model.embed_tokens.weight", "lm_head.weight"):
-                weight[to] = theirs[name][of]
-            else:
-                weight.copy_(theirs[name])
-
-
 def begin_alike(model: Any, tokenizer: Any) -> None:
     """Initialize a model so that equal words look equal to it from the first step.
 

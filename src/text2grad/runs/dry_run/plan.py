@@ -99,7 +99,7 @@ class Planner:
         weights, buckets = model.weights, {"gradient buckets": grads} if self.processes > 1 else {}
         models = {"policy": weights.policy, "reference": weights.reference, "value function": weights.value}
         resident = {**models, "optimizer states": 2 * grads, **buckets, **self._critic_weights(critic)}
-        if recipe.rollout.engine == "vllm":
+        if recipe.rollout.engine != "hf":
             engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)
             sampling = {"vLLM of rollouts": engine}
             resident = resident if recipe.engine.sleep else {**resident, **sampling}
