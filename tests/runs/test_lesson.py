@@ -14,7 +14,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.models import collate
 from text2grad.runs import lesson as module
-from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, alternatives, give_lesson, with_comment
+from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, give_lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
 
@@ -124,31 +124,41 @@ def test_the_answer_that_the_policy_would_rather_give_is_likelier(tmp_path: Path
 def test_the_comment_stands_under_the_prompt_and_notes_on_words_do_where_there_is_no_other(
     feedback: str, asked: str
 ) -> None:
-    assert with_comment(Judged(Rollout(Example("red"), (1,), (2,), "one", True), Critique(feedback))).prompt == asked
+    assert Judged(Rollout(Example("red"), (1,), (2,), "one", True), Critique(feedback)).asked_again.prompt == asked
 
 
-def test_the_likeliest_acceptable_answer_is_an_alternative_on_the_prompt_without_the_comment() -> None:
-    tokenizer, _ = small_run.tokenizer_and_model()
-    given = [*answers(tokenizer), judged(tokenizer, " two", " cat", "cat", "positive")]
-    asked = []
+def test_the_likeliest_acceptable_answer_is_an_alternative_on_the_prompt_without_the_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [*answers(tokenizer := small_run.critic_tokenizer()), judged(tokenizer, " two", " cat", "cat", "positive")]
+    run, asked = lesson_run(tmp_path, annotations(given)), []
 
-    def sample(examples: list[Example]) -> list[Rollout]:
+    def sample(self: LessonRun, examples: list[Example], *, seed: int) -> list[Rollout]:
         asked.extend(example.prompt for example in examples)
+        assert seed == module.TRIES_SEED
         texts = [" one cat runs", " red cat runs", " blue cat runs", " green cat runs"] * (len(examples) // 4)
         return [Rollout(e, (9, 9), (n,), text, False) for n, (e, text) in enumerate(zip(examples, texts, strict=True))]
 
-    def likely(rollouts: list[Rollout]) -> list[float]:
+    def likely(self: LessonRun, rollouts: list[Rollout]) -> list[float]:
         assert all(rollout.prompt_ids != (9, 9) for rollout in rollouts), "on the prompt without the comment"
         return [{"red": -1.0, "green": -2.0, "one": 0.0}[rollout.response.split()[0]] for rollout in rollouts]
 
-    first, *_ = others = alternatives(sample, likely, given, lambda _, text: "blue" not in text)
+    class NoBlue:
+        def critique(self, example: Example, response: str) -> Critique:
+            return Critique("", (Span(0, 1, "negative"),) if "blue" in response else ())
+
+    monkeypatch.setattr(LessonRun, "__call__", sample)
+    monkeypatch.setattr(LessonRun, "likely", likely)
+    run.ready = NoBlue()  # type: ignore[assignment]
+    first, *_ = others = run.alternatives()
     assert asked[:5] == [" red cat\n\nNo numbers, please."] * 4 + [" blue dog\n\nNo numbers, please."]
     assert len(asked) == 4 * 3, "positive marks alone need no alternative"
     assert (first.rollout.example.prompt, first.rollout.prompt_ids) == (" red cat", given[0].rollout.prompt_ids)
     assert (first.rollout.response, first.rollout.response_ids) == (" red cat runs", (1,))
     assert first.critique == Critique("", (Span(1, 4, "positive"),))
     assert [own.rollout.response for own in others] == [" red cat runs", " one cat runs", " one cat runs"]
-    assert alternatives(sample, likely, given[-1:]) == []
+    run.marked = given[-1:]
+    assert run.alternatives() == []
 
 
 def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_side(tmp_path: Path) -> None:

@@ -105,18 +105,13 @@ def teach(args: argparse.Namespace) -> int:
     from text2grad.runs import give_lesson
     from text2grad.tasks import LESSON_RECIPE, ready_lesson
 
-    given, own = args.lesson or "begin", Path(args.lesson or "")
-    lesson = own if own.is_file() else ready_lesson(given)
-    out = args.out / own.stem if own.is_file() else args.out / given
+    own = Path(args.lesson or "begin")
+    lesson, out = own if own.is_file() else ready_lesson(str(own)), args.out / own.stem
     lock_directory(out)
     started = time.perf_counter()
     options = shorthands({"model.path": args.model, "run.out": str(out)})
     figures = give_lesson(load_recipe(LESSON_RECIPE, [*options, *args.overrides]), lesson)
-    shown = [
-        (key.replace("_", " "), f"{value:.3g}") for key, value in figures.items() if isinstance(value, int | float)
-    ]
-    files = {"numbers": "lesson.json", "page": "report.html", "adapter": "run"}
-    print_lines([*shown, *((name, out / file) for name, file in files.items())])
+    print_lines([*figures.items(), ("page", out / "report.html"), ("adapter", out / "run")])
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 

@@ -103,13 +103,10 @@ def step_metrics(
 
 
 def cornered_share(records: Sequence[Record]) -> float | None:
-    """Return the share of prompts whose responses all take the same way to a negative token; None without groups.
+    """Return the share of prompts with several responses that all take the same way to a negative token; None of none.
 
-    No response to such a prompt leaves the others before their first negative token or at it. Where all that the
-    policy samples is judged alike, Σ π(a) ∇ log π(a) = 0: the marks say what is wrong, and there is nothing to move to.
-
-    Args:
-        records: one per response, with "prompt", "ids" and "delta". Prompts with one response do not count.
+    No response leaves the others before their first negative token or at it. Where all that the policy samples is
+    judged alike, Σ π(a) ∇ log π(a) = 0: the marks say what is wrong, and there is nothing to move to.
 
     Example:
         >>> alike = [{"prompt": "x", "ids": [token, 7], "delta": [-1.0, 0.0]} for token in (3, 4)]
@@ -120,11 +117,8 @@ def cornered_share(records: Sequence[Record]) -> float | None:
     for record in records:
         at = next((t for t, value in enumerate(record["delta"]) if value < 0), None)
         ways[record["prompt"]].append(None if at is None else record["ids"][:at])
-    cornered = [
-        of_prompt[0] is not None and of_prompt.count(of_prompt[0]) == len(of_prompt)
-        for of_prompt in ways.values()
-        if len(of_prompt) > 1
-    ]
+    several = [own for own in ways.values() if len(own) > 1]
+    cornered = [own[0] is not None and own.count(own[0]) == len(own) for own in several]
     return sum(cornered) / len(cornered) if cornered else None
 
 

@@ -20,12 +20,7 @@ def departing(response: str, marks: Sequence[Span], alternative: str) -> Critiqu
     """Return the critique of an alternative: positive where it departs from the marked words; None if it keeps any.
 
     Where nothing stands in place of marked words, the word behind them is positive, or, at the end of the alternative,
-    the end itself: an outcome of 1 on the last token.
-
-    Args:
-        response: the marked answer.
-        marks: its negative spans; others are ignored.
-        alternative: another answer to the same prompt.
+    the end itself: an outcome of 1 on the last token. Only negative marks count.
 
     Example:
         >>> marks = [Span(9, 19, "negative")]
@@ -36,7 +31,9 @@ def departing(response: str, marks: Sequence[Span], alternative: str) -> Critiqu
     """
     marks = [mark for mark in marks if mark.label == "negative"]
     ours, theirs = (list(WORD.finditer(text)) for text in (response, alternative))
-    if any(_holds(theirs, WORD.findall(response[mark.start : mark.end])) for mark in marks):
+    texts = alternative, *(response[mark.start : mark.end] for mark in marks)
+    said, *quotes = (f" {' '.join(WORD.findall(text.lower()))} " for text in texts)
+    if any(quote in said for quote in quotes):
         return None
     marked = [any(mark.start < word.end() and word.start() < mark.end for mark in marks) for word in ours] + [False]
     spans, ends = list[Span](), False
@@ -48,9 +45,3 @@ def departing(response: str, marks: Sequence[Span], alternative: str) -> Critiqu
             spans.append(Span(theirs[begin].start(), theirs[max(end, begin + 1) - 1].end(), "positive"))
         ends = ends or begin == len(theirs)
     return Critique("", tuple(spans), 1.0 if ends else None) if spans or ends else None
-
-
-def _holds(words: Sequence[re.Match[str]], quote: Sequence[str]) -> bool:
-    """Return whether some words hold a quote of words, whatever their case; an empty quote is held nowhere."""
-    said, wanted = [word.group().lower() for word in words], [word.lower() for word in quote]
-    return bool(wanted) and any(said[at : at + len(wanted)] == wanted for at in range(len(said) - len(wanted) + 1))

@@ -6,9 +6,8 @@ what the comment wants: positive where they depart from the marked words (`alter
 
     marks.jsonl         the marked answers, as the studio and `text2grad feedback import` write them
     alternatives.jsonl  the accepted answers to the same prompts, with their positive spans
-    before.jsonl        the answers to held-out questions, before any step
-    run/                the run; its policy is a LoRA adapter
-    lesson.json, report.html  figures, and the answers to held-out questions before and after
+    before.jsonl        the answers to held-out questions, before the steps of run/, whose policy is a LoRA adapter
+    lesson.json         figures, and these answers before and after, which report.html shows side by side
 
 The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
 there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0),
@@ -30,11 +29,11 @@ from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
 from text2grad.files import to_json, write_atomically, write_records
-from text2grad.models import batch_indices, collate, encode_prompts, load_tokenizer, response_logprobs, stop_ids
+from text2grad.models import batch_indices, collate, encode_prompts, response_logprobs, stop_ids
 from text2grad.progress import note
 from text2grad.rl import Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
 from text2grad.runs.alternatives import departing
-from text2grad.runs.evaluate_policy import sample_rollouts
+from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.reports import rollouts_page, side_by_side
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
@@ -57,6 +56,13 @@ class Judged(NamedTuple):
         """Prompt and response, as a page shows them."""
         return {"prompt": self.rollout.example.prompt_text, "response": self.rollout.response}
 
+    @property
+    def asked_again(self) -> Example:
+        """The prompt with the comment; with notes on words, which begin with a quotation mark, if there is no other."""
+        lines = self.critique.feedback.splitlines()
+        comment = "\n".join([line for line in lines if not line.startswith('"')] or lines)
+        return Example(f"{self.rollout.example.prompt_text}\n\n{comment}".rstrip())
+
 
 class LessonTrainer(Text2GradTrainer):
     """Takes its steps on answers that are there already: a step has all those to `rollout.batch_size` prompts."""
@@ -77,52 +83,13 @@ class LessonTrainer(Text2GradTrainer):
     @phase("rollout")
     def sample(self, early: Any = None) -> list[Rollout]:
         """Return the answers to the prompts of the step, those to a prompt as neighbours."""
-        prompts, settings = list(self.answers.values()), self.recipe.rollout
-        count = min(settings.batch_size, len(prompts))
-        chosen = batch_indices(len(prompts), count, step=self.step, seed=self.recipe.run.seed)
+        prompts, recipe = list(self.answers.values()), self.recipe
+        count = min(recipe.rollout.batch_size, len(prompts))
+        chosen = batch_indices(len(prompts), count, step=self.step, seed=recipe.run.seed)
         return [rollout for index in chosen for rollout in prompts[index]]
 
 
-def alternatives(
-    sample: Callable[[Sequence[Example]], Sequence[Rollout]],
-    likely: Callable[[Sequence[Rollout]], Sequence[float]],
-    marked: Sequence[Judged],
-    accepts: Callable[[Example, str], bool] | None = None,
-) -> list[Judged]:
-    """Return an acceptable answer to each marked prompt that has one, of `TRIES` with the comment in the prompt.
-
-    Args:
-        sample: returns an answer of the policy to each prompt.
-        likely: returns how likely the policy gives an answer without the comment; of acceptable ones, the likeliest is
-            taken, since it asks for the smallest change.
-        marked: the answers; those without negative spans need no alternative.
-        accepts: whether an answer to a prompt has no fault; None asks the marks alone.
-    """
-    wanted = [own for own in marked if any(span.label == "negative" for span in own.critique.spans)]
-    tries = sample([with_comment(own) for own in wanted for _ in range(TRIES)]) if wanted else []
-    acceptable = list[Judged]()
-    for number, rollout in enumerate(tries):
-        old, critique = wanted[number // TRIES]
-        new = departing(old.response, critique.spans, rollout.response)
-        if new is not None and (accepts is None or accepts(old.example, rollout.response)):
-            rollout = replace(rollout, example=old.example, prompt_ids=old.prompt_ids)
-            acceptable.append(Judged(rollout, new))
-    ranked = zip(likely([own.rollout for own in acceptable]) if acceptable else (), acceptable, strict=True)
-    chosen = {own.rollout.prompt_ids: own for _, own in sorted(ranked, key=lambda pair: pair[0])}  # the last one stays
-    return [chosen[own.rollout.prompt_ids] for own in wanted if own.rollout.prompt_ids in chosen]
-
-
-def with_comment(marked: Judged) -> Example:
-    """Return the prompt of a marked answer with the comment on it; notes on single words only where there is no other.
-
-    A line of feedback that begins with a quotation mark is such a note, as the studio writes it.
-    """
-    lines = marked.critique.feedback.splitlines()
-    comment = "\n".join([line for line in lines if not line.startswith('"')] or lines)
-    return Example(f"{marked.rollout.example.prompt_text}\n\n{comment}".rstrip())
-
-
-class LessonRun:
+class LessonRun(PolicySampler):
     """The policy that a lesson is given to, and the answers that lie in `run.out`, which are not made again."""
 
     def __init__(self, recipe: Recipe, lesson: Lesson | Path) -> None:
@@ -131,17 +98,17 @@ class LessonRun:
         Raises:
             DataError: if the file of a person's marks cannot be read, or no answer has a mark.
         """
-        self.recipe, self.out, self.ready = recipe, Path(recipe.run.out), lesson if isinstance(lesson, Lesson) else None
-        self.out.mkdir(parents=True, exist_ok=True)
+        super().__init__(recipe, recipe.model.path, dtype=recipe.model.dtype)
         torch.manual_seed(recipe.run.seed)  # of the adapter's first weights
-        self.policy = prepare_policy(recipe.model.path, recipe.model).eval()
-        self.tokenizer = load_tokenizer(recipe.model.path)
+        self.policy = prepare_policy(self.policy, recipe.model).eval()
+        self.out, self.ready = Path(recipe.run.out), lesson if isinstance(lesson, Lesson) else None
+        self.out.mkdir(parents=True, exist_ok=True)
         self.known: dict[str, Example] = {}
         if isinstance(lesson, Lesson):
             taught, self.held_out = lesson.questions("train")[:ANSWERS], lesson.questions("held_out")
             self.known = {example.prompt_text: example for example in [*taught, *self.held_out]}
             note(f"the policy answers {len(taught)} questions")
-            self.marked = self.kept("marks.jsonl", lambda: self.judged(self.sample(taught)))
+            self.marked = self.kept("marks.jsonl", lambda: self.judged(self(taught, seed=recipe.run.seed)))
         else:
             self.marked = self.read(lesson)
             self.held_out = [own.rollout.example for own in self.marked]
@@ -149,10 +116,23 @@ class LessonRun:
         if not self.count:
             raise DataError(f"no answer of {self.out if self.ready else lesson} has a mark: nothing can be learned")
 
-    def sample(self, examples: Sequence[Example], apart: int = 0) -> list[Rollout]:
-        """Return an answer to each prompt; `apart` chooses other random numbers."""
-        how: dict[str, Any] = {"prompt_format": self.recipe.model.prompt_format, "seed": self.recipe.run.seed + apart}
-        return sample_rollouts(self.policy, self.tokenizer, examples, self.recipe.rollout, **how)
+    def alternatives(self) -> list[Judged]:
+        """Return an answer to each prompt with negative marks: of `TRIES` with the comment, the likeliest right one.
+
+        The likeliest on the prompt without the comment asks for the smallest change; some prompts have none.
+        """
+        wanted = [own for own in self.marked if any(span.label == "negative" for span in own.critique.spans)]
+        again, acceptable = [own.asked_again for own in wanted for _ in range(TRIES)], list[Judged]()
+        tries = self(again, seed=self.recipe.run.seed + TRIES_SEED) if again else []
+        for number, rollout in enumerate(tries):
+            old, critique = wanted[number // TRIES]
+            new = departing(old.response, critique.spans, rollout.response)
+            if new is not None and not (self.ready and self.ready.critique(old.example, rollout.response).spans):
+                rollout = replace(rollout, example=old.example, prompt_ids=old.prompt_ids)
+                acceptable.append(Judged(rollout, new))
+        ranked = zip(self.likely([own.rollout for own in acceptable]) if acceptable else (), acceptable, strict=True)
+        chosen = {own.rollout.prompt_ids: own for _, own in sorted(ranked, key=lambda pair: pair[0])}  # the last stays
+        return [chosen[own.rollout.prompt_ids] for own in wanted if own.rollout.prompt_ids in chosen]
 
     def likely(self, rollouts: Sequence[Rollout]) -> list[float]:
         """Return the log-prob of each answer, in nats."""
@@ -181,9 +161,8 @@ class LessonRun:
         """
         records = list(read_critique_records(path, require_prompt=True)) if path.stat().st_size else []
         examples = [self.known.get(record.prompt, Example(record.prompt)) for record in records]
-        how: dict[str, Any] = {"prompt_format": self.recipe.model.prompt_format}
-        prompts = encode_prompts(self.tokenizer, examples, **how) if records else []
-        ends = stop_ids(self.policy, self.tokenizer, self.recipe.rollout.eos_token_ids, **how)
+        prompts = encode_prompts(self.tokenizer, examples, **self._form) if records else []
+        ends = stop_ids(self.policy, self.tokenizer, self.recipe.rollout.eos_token_ids, **self._form)
         decode, judged = partial(self.tokenizer.decode, skip_special_tokens=True), []
         for record, example, prompt in zip(records, examples, prompts, strict=True):
             ways = (ids for ids in (record.ids, encode(self.tokenizer, record.response)) if ids)
@@ -219,8 +198,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     """
     run = LessonRun(recipe, lesson)
     note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
-    accepts, again = run.ready.accepts if run.ready else None, partial(run.sample, apart=TRIES_SEED)
-    others = run.kept("alternatives.jsonl", lambda: alternatives(again, run.likely, run.marked, accepts))
+    others = run.kept("alternatives.jsonl", run.alternatives)
     note(f"{len(others)} of them have an acceptable alternative")
     trainer = run.trainer([*(run.marked if mode != "alternatives" else ()), *(others if mode != "marks" else ())])
 
@@ -244,29 +222,22 @@ def _figures(trainer: LessonTrainer, before: Sequence[Judged], after: Sequence[J
     with torch.no_grad():
         kl, mask = trainer.score(batch, kl="full").kl, batch.response_mask
     fine = mask & torch.tensor([not own.critique.spans for own in before], device=mask.device)[:, None]
-    return {
-        "marked_before": fmean(bool(own.critique.spans) for own in before),
-        "marked_after": fmean(bool(own.critique.spans) for own in after),
-        "kl_per_token_unmarked": float(kl[fine].mean()) if fine.any() else None,
-        "kl_per_token": float(kl[mask].mean()),
-    }
+    shares = (fmean(bool(own.critique.spans) for own in side) for side in (before, after))
+    nats = (float(kl[chosen].mean()) if chosen.any() else None for chosen in (fine, mask))
+    names = ("marked_before", "marked_after", "kl_per_token_unmarked", "kl_per_token")
+    return {name: value and round(value, 4) for name, value in zip(names, (*shares, *nats), strict=True)}
 
 
 def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
     """Return the page of held-out answers, before and after: marks are negative, and positive what is new after it."""
-    shown, (first, *_) = {}, sides.values()
-    for name, side in sides.items():
-        critiques = [_changed(old, own) for old, own in zip(first, side, strict=True)]
-        deltas, offsets = response_deltas(run.tokenizer, [own.rollout for own in side], critiques)
-        rows = zip(side, deltas, offsets, strict=True)
-        shown[f"{name} the lesson"] = [{**own.texts, "delta": delta, "offsets": place} for own, delta, place in rows]
+    shown: dict[str, list[dict[str, Any]]] = {f"{name} the lesson": [] for name in sides}
+    for row in zip(*sides.values(), strict=True):
+        old, whole = row[0], [Span(0, len(row[0].rollout.response), "negative")]
+        for side, own in zip(shown.values(), row, strict=True):
+            new = departing(old.rollout.response, whole, own.rollout.response) if own is not old else None
+            critique = Critique("", (*own.critique.spans, *(new.spans if new else ())))
+            (delta,), (offsets,) = response_deltas(run.tokenizer, [own.rollout], [critique])
+            side.append({**own.texts, "delta": delta, "offsets": offsets})
     intro = f"“{run.ready.comment}”\n\n" if run.ready else ""
     intro += "Held-out questions. Negative: what the comment is about. Positive: words that are new after the lesson."
     return rollouts_page("A lesson", intro=intro, groups=[("Answers", side_by_side(shown))])
-
-
-def _changed(old: Judged, own: Judged) -> Critique:
-    """Return the marks on an answer, and as positive the words that an older answer to the prompt does not have."""
-    whole = Span(0, len(old.rollout.response), "negative")
-    new = departing(old.rollout.response, [whole], own.rollout.response) if own is not old else None
-    return Critique("", (*own.critique.spans, *(new.spans if new else ())))

@@ -42,10 +42,6 @@ class Lesson:
                     words.append(f'"{response[slice(*place)]}": {rule["reason"]}')
         return Critique("\n".join(words), tuple(spans)) if spans else Critique("")
 
-    def accepts(self, example: Example, response: str) -> bool:
-        """Return whether an answer is as the comment wants it."""
-        return not self.critique(example, response).spans
-
     def questions(self, split: Split) -> list[Example]:
         """Return the questions to teach from ("train") or those that are held out, topics in turn."""
         key = {"train": "teach", "held_out": "held_out"}[split]
