@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--mode", choices=["marks", "alternatives", "both"], default="both")
+    parser.add_argument("--mode", choices=["marks", "alternatives", "both"], default="alternatives")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     args = parser.parse_args()
     started = time.process_time()

@@ -163,8 +163,9 @@ def test_the_likeliest_acceptable_answer_is_an_alternative_on_the_prompt_without
 
 def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_side(tmp_path: Path) -> None:
     run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
-    figures = give_lesson(run.recipe, tmp_path / "marks.jsonl")
-    assert figures["marked"] == 4
+    run.kept("alternatives.jsonl", lambda: run.marked[1:2])
+    figures = give_lesson(run.recipe, tmp_path / "marks.jsonl", mode="both")
+    assert (figures["marked"], figures["alternatives"]) == (4, 1)
     assert figures["steps"] == module.PASSES * 2  # three prompts, two at a time
     assert figures["kl_per_token"] > 0
     assert (figures["marked_before"], figures["marked_after"]) == (0.0, 0.0), "a file has no critic"
@@ -172,9 +173,19 @@ def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_s
     assert [row["prompt"] for row in written["before"]] == [row["prompt"] for row in written["after"]]
     assert "Held-out questions." in (tmp_path / "out" / "report.html").read_text("utf-8")
     weights = small_run.weights(tmp_path / "out" / "run")
-    assert give_lesson(run.recipe, tmp_path / "marks.jsonl") == figures, "what is done is not done again"
+    assert give_lesson(run.recipe, tmp_path / "marks.jsonl", mode="both") == figures, "what is done is not done again"
     after = small_run.weights(tmp_path / "out" / "run")
     assert all(torch.equal(weights[name], after[name]) for name in weights)
+
+
+def test_steps_are_taken_on_the_alternatives_alone_if_nothing_else_is_said(tmp_path: Path) -> None:
+    run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
+    run.kept("alternatives.jsonl", list)
+    with pytest.raises(DataError, match="no answer with the comment in its prompt is acceptable"):
+        give_lesson(run.recipe, tmp_path / "marks.jsonl")
+    (tmp_path / "out" / "alternatives.jsonl").unlink()
+    run.kept("alternatives.jsonl", lambda: run.marked[1:2])
+    assert give_lesson(run.recipe, tmp_path / "marks.jsonl")["steps"] == module.PASSES  # one prompt
 
 
 def test_a_lesson_without_a_mark_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from text2grad.types import Critique, Example, Rollout, Span
 Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
 TRIES = 4  # answers with the comment in the prompt, of which an acceptable one is taken
-PASSES = 4  # over the marked answers
+PASSES = 6  # over the prompts of the steps
 TRIES_SEED = 1_000_003  # apart from that of the first answers
 
 
@@ -185,29 +185,34 @@ class LessonRun(PolicySampler):
         return LessonTrainer(self.policy, self.tokenizer, answers, recipe, **more)
 
 
-def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -> dict[str, Any]:
+def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternatives") -> dict[str, Any]:
     """Teach a lesson to the policy of a recipe, and return its figures; an interrupted lesson goes on.
 
     Args:
-        recipe: the settings; `run.steps` is set to `PASSES` passes over the marked answers.
+        recipe: the settings; `run.steps` is set to `PASSES` passes over the prompts.
         lesson: a ready lesson, or a file of a person's marked answers.
-        mode: whether the steps are taken on the marked answers, the alternatives or both.
+        mode: whether the steps are taken on the alternatives, which ended best, on the marked answers, or on both.
 
     Raises:
-        DataError: if the file cannot be read, or no answer has a mark.
+        DataError: if the file cannot be read, no answer has a mark, or none has an alternative that `mode` asks for.
     """
     run = LessonRun(recipe, lesson)
     note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
     others = run.kept("alternatives.jsonl", run.alternatives)
     note(f"{len(others)} of them have an acceptable alternative")
-    trainer = run.trainer([*(run.marked if mode != "alternatives" else ()), *(others if mode != "marks" else ())])
+    answers = [*(run.marked if mode != "alternatives" else ()), *(others if mode != "marks" else ())]
+    if not answers:
+        raise DataError(
+            f"no answer with the comment in its prompt is acceptable: say in {lesson} what you want instead"
+        )
+    trainer = run.trainer(answers)
 
-    def answers() -> list[Judged]:
+    def sample() -> list[Judged]:
         return run.judged(held_out_responses(trainer, own_held_out(trainer), "held-out questions"))
 
-    before = run.kept("before.jsonl", answers)
+    before = run.kept("before.jsonl", sample)
     trainer.train(after_step=lambda _: None)
-    sides = {"before": before, "after": answers()}
+    sides = {"before": before, "after": sample()}
     figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
     figures |= {"questions": len(before), **_figures(trainer, **sides)}
     texts = {name: [own.texts for own in side] for name, side in sides.items()}
