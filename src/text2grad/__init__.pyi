@@ -10,7 +10,7 @@ from .feedback import (
     read_source as read_source,
     vote as vote,
 )
-from .integrations import GRPOTrainer as GRPOTrainer
+from .integrations import GRPOTrainer as GRPOTrainer, SDPOTrainer as SDPOTrainer
 from .reward_models import (
     GenerativeRewardModel as GenerativeRewardModel,
     QuoteLimits as QuoteLimits,

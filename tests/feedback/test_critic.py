@@ -151,8 +151,22 @@ QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
         (True, Critique("", (), 1.0)),
         ({"feedback": "Wrong.", "outcome": np.float32(0.5)}, Critique("Wrong.", (), 0.5)),
         ({"poor_spans": np.array(["Lyon"])}, Critique("", QUOTED.spans)),
-        ({"feedback": "Wrong.", "outcome": True}, Critique("Wrong.", status="unparsable")),
-        ({"feedback": "Wrong.", "outcome": math.nan}, Critique("Wrong.", status="unparsable")),
+        (
+            {"feedback": "Wrong.", "outcome": True},
+            Critique("the outcome given is no number: Wrong.", status="unparsable"),
+        ),
+        (
+            {"feedback": "Wrong.", "outcome": math.nan},
+            Critique("the outcome nan is no number: Wrong.", status="unparsable"),
+        ),
+        (
+            {"feedback": "Fine.", "score": "4/5 stars"},
+            Critique("the outcome 4/5 stars is no number: Fine.", status="unparsable"),
+        ),
+        (
+            {"feedback": "Fine.", "outcome": [10**5_000]},
+            Critique("the outcome given is no number: Fine.", status="unparsable"),
+        ),
         ('{"feedback": "Wrong ci', Critique("Wrong ci", status="unparsable")),  # cut off: a failure, not words
         ("", Critique("", status="unparsable")),
     ],

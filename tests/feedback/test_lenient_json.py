@@ -155,5 +155,7 @@ def test_numpy_prints_arrays_with_their_type_and_without_commas():
     text = "{'a': array([{'b': 1},\n   {'b': 2}], dtype=object), 'c': array([], dtype=object), 'd': np.int64(3)}"
     assert values_of(text) == [{"a": [{"b": 1}, {"b": 2}], "c": [], "d": 3}]
     assert values_of("{'a': ['b' \"it's\"\n 'c']}", lenient_ends=True) == [{"a": ["b", "it's", "c"]}]
+    assert values_of('{"a": [1 "b"], "c": 2 "d": 3}', lenient_ends=True) == [{"a": [1, "b"], "c": 2, "d": 3}]
+    assert values_of('{"a": 8 "of 10"}', lenient_ends=True) == []  # what is behind a number and no key belongs to it
     assert values_of("{'a': array([1, 2") == [{"a": [1, ""]}]
     assert values_of("{'a': array(") == [{"a": ""}]

@@ -28,6 +28,7 @@ MARKS = [
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ("<|channel>thought\n", "<channel|>"),  # Gemma 4
+    ("<|start|>assistant to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),  # Muse
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),  # gpt-oss
 ]
 
@@ -69,7 +70,9 @@ def test_the_answer_is_what_stands_outside_of_the_marks(begin: str, end: str) ->
         ("It ends with assistantfinal: 8", "It ends with assistantfinal: 8"),
         (":::thinking\na\n:::\nb", "\nb"),  # LibreChat
         (":::note\na\n:::\nb", ":::note\na\n:::\nb"),
-        ("<reflection>a</reflection> b", "<reflection>a</reflection> b"),  # may be what was asked for
+        ("to=selfWe add.assistant to=userthe answer", "the answer"),  # Muse, its special tokens left out
+        (" to=user<|message|>the answer", "the answer"),
+        ("to=selfWe add, and was cut", ""),
         ("Ｗｈｙ？ ＜think＞a＜/think＞ 因为", "Ｗｈｙ？  因为"),
         ("  \n", ""),
     ],
@@ -79,13 +82,50 @@ def test_what_only_looks_like_a_mark_is_text(text: str, answer: str) -> None:
     assert "".join(text[start:end] for start, end in answer_parts(text)) == answer
 
 
+SECTIONS = ("analysis", "Analysis", "plan", "planning", "reflection", "self_reflection", "rationale", "brainstorming")
+
+
+@pytest.mark.parametrize("tag", SECTIONS)
+def test_sections_that_may_be_what_was_asked_for_are_reasoning_only_before_an_answer(tag: str) -> None:
+    section = f"<{tag}>\na ```draft```\n</{tag}>"
+    assert without_reasoning(f"{section}\nthe answer").strip() == "the answer"
+    assert without_reasoning(f"\n {section}<plan>b</plan>\n<answer>7</answer>").strip() == "<answer>7</answer>"
+    assert without_reasoning(f"Sure.\n{section}\nthe answer") == "Sure.\nthe answer"
+    assert without_reasoning(f"<think>a</think>\n{section}\nthe answer").strip() == "the answer"
+    for whole in (
+        f"{section}\n",
+        f"Here it is:\n{section}",
+        f"{section}<plan>b</plan>",  # two sections, and nothing else
+        f"<report>\n{section}\n</report>",
+        f"<{tag}> that was cut, or is never closed",
+        f"the answer\n{section}",  # behind it
+        f"A <{tag}> is meant. </{tag}> ends it.",  # words about it
+        f"```xml\n{section}\n```\nThis is the file.",
+        f"</{tag}> alone",
+    ):
+        assert without_reasoning(whole) == whole
+    assert without_reasoning(f"<think>a {section}</think>{section}").strip() == section
+
+
 def test_a_prompt_that_speaks_of_a_mark_opens_nothing() -> None:
     assert without_reasoning("8", "Put your reasoning into <think>") == "8"
     assert without_reasoning("8", "<think>5?</think>\nAnswer:") == "8"
 
 
 @pytest.mark.parametrize(
-    "mark", ["<think>", "</think>", "x <think>", '"</think>', "<think>a</think>", "< ", "<a_", "'"]
+    "mark",
+    [
+        "<think>",
+        "</think>",
+        "x <think>",
+        '"</think>',
+        "<think>a</think>",
+        "< ",
+        "<a_",
+        "'",
+        "<plan>",
+        "\n<plan>a</plan>",
+    ],
 )
 def test_marks_without_end_are_read_in_seconds(mark: str) -> None:
     start = time.process_time()

@@ -14,13 +14,24 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from text2grad.feedback import locate_spans
-from text2grad.integrations import GRPOTrainer
+from text2grad.integrations import GRPOTrainer, SDPOTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 
 REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]
 LENGTHS = [3, 2, 3, 2, 1, 2]  # of six responses to three prompts
-OWN = ("reward", "gamma", "leave_one_out", "match", "peft_config", "callbacks", "eval_dataset", "data")
+OWN = (
+    "reward",
+    "max_failure_rate",
+    "gamma",
+    "leave_one_out",
+    "match",
+    "peft_config",
+    "callbacks",
+    "eval_dataset",
+    "data",
+    "tools",
+)
 
 
 def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -31,6 +42,36 @@ def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> li
     ]
 
 
+def weather() -> str:
+    """Tell the weather."""
+    return "please yes or no ."
+
+
+def tool_tokenizer() -> Any:
+    """Return a tokenizer for chats, in which the word "maybe" calls the tool `weather`."""
+    tokenizer = word_tokenizer(["please say yes or no .", "maybe later"])
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] %}maybe "
+        "{{ call.function.name }} {{ call.function.arguments }}{% endfor %}</s>{% endfor %}"
+    )
+    call = {"type": "function", "function": {"name": "weather", "arguments": {}}}
+    tokenizer.response_template = {
+        "start_anchor": "</s>",
+        "fields": {
+            "tool_calls": {
+                "open_pattern": "maybe",
+                "close_pattern": "$",
+                "repeats": True,
+                "content": "text",
+                "transform": call,
+            },
+            "content": {"close_pattern": "</s>", "content": "text"},
+        },
+        "defaults": {"role": "assistant"},
+    }
+    return tokenizer
+
+
 def make_trainer(
     out: Path,
     reward_funcs: Any = yes_is_positive,
@@ -38,9 +79,12 @@ def make_trainer(
     kind: Any = GRPOTrainer,
     rows: list[dict[str, Any]] | None = None,
     tokenizer: Any = None,
+    stops: Sequence[str] = (),
+    config: Any = GRPOConfig,
+    model: Any = None,
     **settings: Any,
 ) -> GRPOTrainer:
-    """Return a trainer; settings are those of TRL and of `text2grad.GRPOTrainer`."""
+    """Return a trainer; settings are those of TRL and of `text2grad.GRPOTrainer`. Tokens in `stops` end a turn, too."""
     tokenizer = tokenizer or word_tokenizer(["please say yes or no . maybe later"])
     own = {name: settings.pop(name) for name in OWN if name in settings}
     values = {
@@ -61,23 +105,19 @@ def make_trainer(
     data = own.pop("data", None) or Dataset.from_list(
         rows or [{"prompt": "please say yes or no ."}, {"prompt": "yes or no ."}] * 8
     )
-    model = tiny_llama(tokenizer, seed=0)
-    return kind(model, reward_funcs, GRPOConfig(**values), data, processing_class=tokenizer, **own)
+    model = model or tiny_llama(tokenizer, seed=0)
+    model.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids([tokenizer.eos_token, *stops])
+    return kind(model, reward_funcs, config(**values), data, processing_class=tokenizer, **own)
 
 
 def with_rewards(
-    trainer: GRPOTrainer,
-    rewards: list[list[float]],
-    lengths: list[int],
-    *,
-    whole: list[float] | None = None,
-    **output: Any,
+    trainer: GRPOTrainer, rewards: list[list[float]], lengths: list[int], *, own: Any = None, **output: Any
 ) -> torch.Tensor:
-    """Return the advantages for given token rewards of this process's rows; `whole`: a part of those of the last."""
+    """Return the advantages for given token rewards of this process's rows; `own`: True on the policy's tokens."""
     mask = torch.arange(len(rewards[0])) < torch.tensor(lengths)[:, None]
-    trainer.token_rewards, trainer.response_mask = torch.tensor(rewards), mask
-    trainer.whole_rewards, trainer.numbers = torch.tensor(whole or [0.0] * len(rewards)), torch.zeros(len(rewards), 1)
-    return trainer._advantages({"completion_mask": mask.long(), **output})
+    trainer.response_mask = mask if own is None else own
+    trainer.numbers = torch.zeros(trainer.accelerator.num_processes * len(rewards), 1)
+    return trainer._advantages(torch.tensor(rewards), {"completion_mask": mask.long(), **output})[0]
 
 
 def main(out: Path) -> None:
@@ -97,6 +137,20 @@ def main(out: Path) -> None:
     trainer.train()
     if trainer.token_rewards is None or len(trainer.token_rewards) != 3:
         raise SystemExit("not three rows of token rewards")
+
+    def said(completions: list[str], **_: Any) -> list[Any]:
+        """Say words in the first process alone."""
+        return [0.0 if rank else (0.0, "later")] * len(completions)
+
+    from trl.experimental.sdpo import SDPOConfig
+
+    settings = {"teacher_model_kind": "live", "include_environment_feedback": True, "max_steps": 1}
+    batch = {"per_device_train_batch_size": 3, "num_generations": 2}
+    distilled: Any = make_trainer(out, said, kind=SDPOTrainer, config=SDPOConfig, **batch, **settings)
+    distilled.train()
+    used = distilled.state.log_history[0]["self_distillation/feedback_used_fraction"]
+    if used != 0.5:
+        raise SystemExit(f"the teacher read words about {used:.0%} of the samples")
 
 
 if __name__ == "__main__":

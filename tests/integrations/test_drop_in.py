@@ -13,9 +13,8 @@ from transformers import TrainerCallback
 from trl.trainer import grpo_trainer
 
 import text2grad as t2g
-from small_trl import make_trainer
+from small_trl import make_trainer, tool_tokenizer, weather
 from text2grad.integrations.trl import WITH_SPANS
-from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 
 # TRL's own default
@@ -73,15 +72,18 @@ SCRIPTS: dict[str, dict[str, Any]] = {
         "peft_config": LoraConfig(r=2, target_modules="all-linear"),
     },
     "Dr. GRPO": {"loss_type": "dr_grpo", "scale_rewards": False, "num_iterations": 2},
+    "tools": {"rows": CHAT, "tools": [weather], "stops": ["maybe"], "max_completion_length": 24},
     "normalized sums": {"multi_objective_aggregation": "normalize_then_sum", "mask_truncated_completions": True},
 }
-FAST = {"functions, weights, None, async", "conversations", "evaluation"}
+FAST = {"functions, weights, None, async", "conversations", "evaluation", "tools"}
 
 
 def trained(kind: Any, out: Path, resume_from: str | None = None, **settings: Any) -> tuple[list[dict[str, Any]], Any]:
     """Return the log without the clock's entries, and the weights."""
-    tokenizer = word_tokenizer([TEXT, "maybe later"])
-    tokenizer.chat_template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    tokenizer = tool_tokenizer()
+    if "tools" not in settings:
+        tokenizer.chat_template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+        tokenizer.response_template = None
     rows = settings.pop("rows", [{"prompt": TEXT}, {"prompt": "yes or no ."}] * 8)
     if settings.pop("stream", False):
         settings["data"] = IterableDataset.from_generator(lambda: iter(rows))
@@ -106,6 +108,7 @@ def test_a_script_gets_trls_digits(name: str, tmp_path: Path) -> None:
     theirs = trained(grpo_trainer.GRPOTrainer, tmp_path / "theirs", **SCRIPTS[name])
     assert_equal(trained(t2g.GRPOTrainer, tmp_path / "ours", **SCRIPTS[name]), theirs)
     assert not any(WITH_SPANS in log for log in theirs[0])
+    assert theirs[0][0].get("tools/call_frequency", 1) > 0
 
 
 @pytest.mark.thorough
@@ -166,6 +169,68 @@ def test_spans_of_a_completion_that_trl_has_stripped_find_their_place(tmp_path: 
     assert trainer.judged[0].critiques[1].status == "unparsable"
 
 
+def test_spans_lie_on_the_policys_tokens_and_none_on_those_of_a_tool(tmp_path: Path) -> None:
+    answers = [
+        (2.0, '{"feedback": "So.", "positive": ["please"], "negative": ["or yes yes no"]}'),
+        (3.0, '{"feedback": "So.", "positive": ["yes"]}'),
+    ]
+
+    def func(completions: list[Any], **_: Any) -> list[Any]:
+        return answers
+
+    def five(completions: list[Any], **_: Any) -> list[float]:
+        return [5.0] * len(completions)
+
+    trainer = make_trainer(tmp_path, [func, five], reward={"span_mass": "span"})
+    texts = ["please yes or yes yes no", "please yes"]
+    ids = [trainer.processing_class(text).input_ids for text in texts]
+    trainer.own = [[1, 1, 0, 0, 1, 1], [1, 0]]
+    turns = [{"role": "assistant", "content": "please"}, {"role": "tool", "content": "or"}]
+    numbers = trainer._calculate_rewards([{"prompt": TEXT}] * 2, [TEXT] * 2, [turns] * 2, ids)
+    assert numbers.tolist() == [[2.0, 5.0], [3.0, 5.0]]
+    assert trainer.token_rewards is not None
+    # A span has the mass 1: on "please", and on the policy's part of the second one, " yes no", half of -1 each. The
+    # numbers, 2 + 5 and 3 + 5, stand on the policy's last token. In the second response a tool wrote "yes".
+    assert trainer.token_rewards.tolist() == [[1.0, 0.0, 0.0, 0.0, -0.5, 6.5], [8.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    logged = trainer._pending_metrics
+    assert (logged["critic/positive_spans"], logged["critic/negative_spans"]) == ([0.5], [0.5])
+    answers = ['{"feedback": "So.", "positive": ["yes"]}'] * 2
+    # Without numbers: the sum over the policy's own tokens; of three "yes" one is a tool's.
+    assert trainer._calculate_rewards([{"prompt": TEXT}] * 2, [TEXT] * 2, [turns] * 2, ids)[:, 0].tolist() == [2.0, 0.0]
+    assert logged["critic/positive_spans"] == [0.5, 1.0]
+
+
+def test_in_a_training_with_tools_words_teach_the_policys_tokens(tmp_path: Path) -> None:
+    def func(completions: list[Any], **_: Any) -> list[Any]:
+        return ['{"feedback": "So.", "positive": ["yes"]}'] * len(completions)
+
+    settings = {**SCRIPTS["tools"], "max_steps": 1, "tokenizer": tool_tokenizer()}
+    trainer = make_trainer(tmp_path, func, **settings)
+    trainer.train()
+    yes = trainer.processing_class.convert_tokens_to_ids(" yes")
+    assert trainer.own is not None
+    rows = [list(zip(*row, strict=True)) for row in zip(trainer.ids, trainer.own, strict=True)]
+    expected = [[float(token == yes and bool(own)) for token, own in row] for row in rows]
+    assert any(token == yes and not own for row in rows for token, own in row)
+    assert trainer.token_rewards is not None
+    for row, rewards in zip(expected, trainer.token_rewards.tolist(), strict=True):
+        assert rewards == row + [0.0] * (len(rewards) - len(row))
+    count = sum(map(sum, expected)) / len(expected)
+    assert count > 0
+    log = trainer.state.log_history[0]
+    logged = [log[name] for name in ("critic/positive_spans", "critic/rewarded_tokens", "rewards/func/mean")]
+    assert logged == [count] * 3
+
+
+def test_the_package_that_old_versions_of_transformers_need_for_tools_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo_trainer, "_SUPPORTS_RESPONSE_TEMPLATE", False)
+    monkeypatch.setattr(grpo_trainer, "is_jmespath_available", lambda: False)
+    with pytest.raises(ImportError, match="pip install jmespath"):
+        make_trainer(tmp_path, many_yes, tools=[weather], tokenizer=tool_tokenizer())
+
+
 def test_the_share_of_groups_that_only_words_can_teach(tmp_path: Path) -> None:
     def func(completions: Sequence[str], **_: Any) -> list[Any]:
         return [(1.0, '{"feedback": "So.", "positive": ["yes"]}')] * len(completions)
@@ -178,10 +243,13 @@ def test_the_share_of_groups_that_only_words_can_teach(tmp_path: Path) -> None:
     trainer.numbers = trainer._calculate_rewards([{"prompt": TEXT}] * 4, [TEXT] * 4, texts, ids)
     # Every number is 1, so one number teaches nothing in both groups. Returns of the first are (2, 2, 1) and (2, 2, 2),
     # which differ from their mean; all of the second are 1.
-    advantages = trainer._advantages({"completion_mask": torch.ones(4, 3, dtype=torch.long)})
-    assert trainer._with_spans(advantages) == 0.5
+    whole, rewards = torch.ones(4, 3, dtype=torch.long), trainer.token_rewards
+    assert trainer._advantages(rewards, {"completion_mask": whole})[1] == 0.5
+    # The loss has no token of the first group.
+    half = torch.tensor([[0], [0], [1], [1]])
+    assert trainer._advantages(rewards, {"completion_mask": half * whole})[1] == 0.0
     trainer.numbers = torch.tensor([[1.0], [2.0], [1.0], [1.0]])
-    assert trainer._with_spans(advantages) == 0.0  # the first group has two numbers
+    assert trainer._advantages(rewards, {"completion_mask": whole})[1] == 0.0  # the first group has two numbers
 
 
 def test_a_batch_without_words_has_trls_advantages(tmp_path: Path) -> None:

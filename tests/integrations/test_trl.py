@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from peft import LoraConfig
 from trl.trainer import grpo_trainer
 
 import small_trl
@@ -48,31 +49,18 @@ def test_advantages_are_made_by_hand(trainer: Callable[..., GRPOTrainer]) -> Non
     found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1])
     assert found.tolist() == [[0.625, 1.125], [-0.875, 0.0]]
     # what tools answered has no advantage and no reward: the returns are 0 and -1, the group's mean -0.5
-    tools = torch.tensor([[1, 0], [1, 1]])
-    assert with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], tool_mask=tools).tolist() == [[0.5, 0.0], [-0.5, 0.0]]
-    # numbers for the whole response, here 4 and -4, go to the policy's last token where a tool wrote the last one
-    ends = with_rewards(one, [[0.0, 5.0], [-1.0, -4.0]], [2, 2], whole=[4.0, -4.0], tool_mask=tools)
-    # returns 4 and (-1 + 0.5 · -4, -4) = (-3, -4), mean -3.5; the group's mean 0.25
-    assert ends.tolist() == [[3.75, 0.0], [-3.25, -4.25]]
-    # of a truncated response TRL masks all tokens as those of tools: its return, -1, stays in the mean
+    tools = torch.tensor([[1, 0], [1, 0]])
+    found = with_rewards(one, [[0.0, 0.0], [-1.0, 0.0]], [2, 1], own=tools.bool(), tool_mask=tools)
+    assert found.tolist() == [[0.5, 0.0], [-0.5, 0.0]]
+    # of a truncated response TRL masks all tokens: its return, -1, stays in the mean
     cut = torch.tensor([[1, 1], [0, 0]])
-    found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=cut, tool_mask=cut)
-    assert found.tolist() == [[0.625, 1.125], [0.0, 0.0]]
+    for masks in ({"completion_mask": cut, "tool_mask": cut}, {"completion_mask": cut}):
+        found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], **masks)
+        assert found.tolist() == [[0.625, 1.125], [0.0, 0.0]]
     # a truncated response that TRL leaves out of the loss still belongs to the group; the batch may be padded wider
     wide = torch.tensor([[0, 0, 0], [1, 0, 0]])
     left_out = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=wide)
     assert left_out.tolist() == [[0.0, 0.0, 0.0], [-0.875, 0.0, 0.0]]
-
-
-def test_spans_on_what_a_tool_wrote_are_not_counted_as_rewarded(
-    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = trainer(num_generations=2, scale_rewards="none")
-    with_rewards(one, [[0.0, 1.0], [-1.0, 1.0]], [2, 2])
-    output = {"completion_mask": torch.ones(2, 2), "tool_mask": torch.tensor([[1, 0], [1, 1]])}
-    monkeypatch.setattr(grpo_trainer.GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: dict(output))
-    one._generate_and_score_completions([])
-    assert one._metrics["train"]["critic/rewarded_tokens"] == [1.0]  # 0 of the first response, 2 of the second
 
 
 @pytest.mark.parametrize(("scale", "leave_one_out"), [("group", False), ("batch", False), ("none", True)])
@@ -215,7 +203,6 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
     expected = torch.zeros_like(one.token_rewards)
     expected[torch.arange(len(lengths)), lengths - 1] = 0.25 + 2.0 * lengths
     torch.testing.assert_close(one.token_rewards, expected)
-    torch.testing.assert_close(one.whole_rewards, 0.25 + 2.0 * lengths)
 
 
 def said(trainer: GRPOTrainer, ids: list[list[int]]) -> JudgedIds:
@@ -366,6 +353,65 @@ def test_steps_that_are_not_the_policys_are_told_at_the_first_words(
 ) -> None:
     trainer(max_steps=1).train()
     assert "TRL pads prompts" not in caplog.text
-    monkeypatch.setattr("text2grad.integrations.trl.steps_are_right", lambda *_: False)
+    monkeypatch.setattr("text2grad.integrations.trl_words.steps_are_right", lambda *_: False)
     trainer(max_steps=1).train()
     assert "TRL pads prompts on the left and samples by such steps" in caplog.text
+
+
+def loss_and_gradient(trainer: GRPOTrainer, inputs: dict[str, Any]) -> tuple[float, torch.Tensor, int]:
+    """Return the loss, its gradient and the number of tokens that the model reads for it."""
+    tokens: list[int] = []
+    embedding = trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings()
+    hook = embedding.register_forward_hook(lambda module, given, output: tokens.append(given[0].numel()))
+    trainer.model.zero_grad()
+    loss = trainer.compute_loss(trainer.model, inputs)
+    loss.backward()
+    hook.remove()
+    gradients = [value.grad.flatten() for value in trainer.model.parameters() if value.grad is not None]
+    return loss.item(), torch.cat(gradients), sum(tokens)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"entropy_coef": 0.1, "temperature": 0.7},
+        {"beta": 0.1, "peft_config": LoraConfig(r=2, target_modules="all-linear"), "mask_truncated_completions": True},
+        {"steps_per_generation": 2, "per_device_train_batch_size": 4},  # old log-probs, of two batches
+    ],
+    ids=["entropy", "LoRA and KL", "old log-probs"],
+)
+def test_a_training_with_words_reads_each_prompt_once(
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    rows = [{"prompt": "please say yes or no ." * 3}, {"prompt": "yes or no ." * 4}]
+    one = trainer(rows=rows * 8, gradient_checkpointing=False, **settings)
+    one.model.train()
+    one.current_gradient_accumulation_steps = 1
+    batch = [rows[number // 4] for number in range(8)]
+    inputs = one._prepare_inputs(batch)
+    inputs["completion_mask"][0] = 0  # as of a truncated response
+    inputs["completion_mask"][:, -1] = 0
+    loss, gradient, read = loss_and_gradient(one, inputs)
+    monkeypatch.setattr(one, "_reads_prompts_once", lambda policy: False)
+    expected, whole, all_read = loss_and_gradient(one, inputs)
+    assert loss == pytest.approx(expected, abs=1e-6)
+    torch.testing.assert_close(gradient, whole, atol=1e-6, rtol=0)
+    assert whole.abs().max() > 1e-2
+    assert read < 0.8 * all_read
+
+
+def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> None:
+    one = trainer(length)
+    one.model.train()
+    assert not one._reads_prompts_once(one.model)  # numbers alone
+    one.critics = [True]
+    assert one._reads_prompts_once(one.model)
+    one.model.gradient_checkpointing_enable()
+    assert not one._reads_prompts_once(one.model)  # no pass leaves keys and values
+    one.model.gradient_checkpointing_disable()
+    one.model.config.attention_dropout = 0.1
+    assert not one._reads_prompts_once(one.model)
+    one.model.config.attention_dropout, one.model.dropout = 0.0, torch.nn.Dropout(0.1)
+    assert not one._reads_prompts_once(one.model)
+    one.model.eval()
+    assert one._reads_prompts_once(one.model)

@@ -16,7 +16,8 @@ def test_the_tests_pass_with_this_version_of_trl(tmp_path: Path, version: str) -
     target = tmp_path / "trl"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), f"trl=={version}"]
     subprocess.run(install, check=True)
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integrations/test_trl.py"]
+    files = [f"tests/integrations/{name}.py" for name in ("test_trl", "test_drop_in", "test_sdpo")]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     code = f"import trl; assert trl.__version__ == {version!r}, trl.__version__"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), str(ROOT / "src")])}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)

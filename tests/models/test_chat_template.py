@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from text2grad.errors import DataError
 from text2grad.feedback.examples import read_demonstrations
 from text2grad.models import chat_template
-from text2grad.models.chat_template import turn_end
+from text2grad.models.chat_template import LostToolsError, turn_end
 from text2grad.models.fine_tuning import NO_LOSS, Row, conversation_rows, with_end
 from text2grad.models.prompts import encode_prompts, stop_ids
 from text2grad.types import Example
@@ -77,7 +77,26 @@ CHATS = {
         {"role": "tool", "name": "look", "content": "sunny"},
         said("Warm"),
     ],
+    "calls alone": [
+        asked("Weather?"),
+        said("", tool_calls=[CALL]),
+        {"role": "tool", "name": "look", "content": "sunny"},
+        said("Warm"),
+    ],
 }
+OPENAI = {**AS_TEXT, "id": "call_9zX1"}
+BARE = {"name": "look", "arguments": {"place": "Rome", "days": 3}}
+SPELLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # a call and its result, as the last of the chats has them
+    (said(None, tool_calls=[OPENAI]), {"role": "tool", "content": "sunny", "tool_call_id": "call_9zX1"}),
+    (said("", tool_calls=[{"function": BARE}]), {"role": "tool", "content": "sunny"}),  # no type, no ids, no name
+    (said(None, tool_calls=[BARE]), {"role": "tool", "name": "look", "content": "sunny"}),
+    (said(None, tool_calls=json.dumps([OPENAI])), {"role": "tool", "name": "look", "content": "sunny"}),
+    (said(None, function_call=AS_TEXT["function"]), {"role": "function", "name": "look", "content": "sunny"}),
+    (
+        said("", tool_calls=[CALL], function_call=None),
+        {"role": "tool", "name": "look", "content": "sunny"} | {"tool_calls": []},
+    ),
+]
 
 
 def family(name: str) -> tuple[str, ...]:
@@ -119,7 +138,7 @@ def learned(tokenizer: Any, rows: list[Row]) -> list[str]:
 
 def rendered(tokenizer: Any, chat: list[dict[str, Any]], **how: Any) -> str:
     """Return a chat as transformers renders it, in the form that the template takes."""
-    tools = TOOLS if any("tool_calls" in message for message in chat) else None
+    tools = TOOLS if any(message.get("tool_calls") for message in chat) else None
     as_texts = [{**message, "tool_calls": [AS_TEXT]} if "tool_calls" in message else message for message in chat]
     as_parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in chat]
     for form in (chat, as_texts, as_parts):
@@ -141,17 +160,24 @@ def check(name: str, kind: str) -> dict[str, Any]:
     of the text. It holds nothing that others say, and begins behind the template's header.
     """
     tokenizer, chat, lost = of_trl(name), CHATS[kind], set[str]()
-    record = {"tools": TOOLS} if kind == "calls" else {}
-    if not rendered(tokenizer, chat):
-        with pytest.raises(DataError, match="the tokenizer's chat template refuses the chat") as caught:
-            conversation_rows(tokenizer, turns_of(chat, **record), "chat")
-        return {"refused": str(caught.value).split("): ")[1].split(". Change")[0][:80]}
+    record = {"tools": TOOLS} if kind.startswith("calls") else {}
     rows = conversation_rows(tokenizer, turns_of(chat, **record), "chat", lost=lost)
+    if lost == {"tool_calls"}:  # without what the tool said, the last answer is to nothing
+        assert not rows
+        for prompt in (chat[:3], chat):
+            with pytest.raises(DataError, match=r"refuses example 0 .*: it has no place for a call"):
+                encode_prompts(tokenizer, [Example([*prompt, asked("So?")], meta=record)])
+        return {"lost": ["tool_calls"], "rows": 0}
     texts, answers = learned(tokenizer, rows), [row for row, m in enumerate(chat) if m["role"] == "assistant"]
     assert len(texts) == len(answers) == 2
+    if record:
+        check_spellings(name, texts if kind == "calls alone" else [], lost)
+        prompt = tokenizer.decode(encode_prompts(tokenizer, [Example(chat[:3], meta=record)])[0])
+        assert {"look", "Rome", "3", "sunny"} <= words(said(prompt))
+        assert prompt == rendered(tokenizer, chat[:3], add_generation_prompt=True)
     for text, row in zip(texts, answers, strict=True):
         whole, ends = rendered(tokenizer, chat[: row + 1]), family(name)
-        is_call = bool(chat[row].get("tool_calls")) and "tool_calls" not in lost
+        is_call = bool(chat[row].get("tool_calls"))
         end = ends[-1] if is_call else ends[0]
         assert text.endswith(end)
         rest = whole.rpartition(text if text in whole else text.removesuffix(end))[2]  # GLM's end is the next turn's
@@ -170,6 +196,21 @@ def check(name: str, kind: str) -> dict[str, Any]:
     return {"rows": len(rows), "lost": sorted(lost)}
 
 
+def check_spellings(name: str, expected: list[str], known: set[str]) -> None:
+    """Learn the same of a call and a result, however they are spelled; the tools, too."""
+    records: list[dict[str, Any]] = [{"tools": TOOLS}, {"functions": [tool["function"] for tool in TOOLS]}] * 3
+    tokenizer = of_trl(name)
+    for (call, result), record in zip(SPELLINGS if expected else (), records, strict=False):
+        chat, lost = [asked("Weather?"), call, result, said("Warm")], set[str]()
+        rows = conversation_rows(tokenizer, turns_of(chat, **record), "chat", lost=lost)
+        assert learned(tokenizer, rows) == expected
+        assert lost == known
+
+
+def tools_in(name: str) -> str:
+    return "some" if "tool_calls" in TEMPLATES[name] else "none"
+
+
 SAMPLE = (
     "cohere2 deepseekv3 gemma3 gemma4_v3 glm4moe gptoss idefics3 llama3_1 nemotron_3_nano phi3_5 qwen3 qwen3_5_think"
 )
@@ -184,23 +225,29 @@ def test_what_is_learned_is_the_templates_text_of_the_answers(name: str) -> None
 @pytest.mark.slow
 def test_the_matrix_of_all_templates() -> None:
     header = (
-        "| template | end of a turn | rows: answers, thoughts, calls | not rendered of thoughts and calls | refused |"
+        "| template | end of a turn | rows: answers, thoughts, calls, calls alone | not rendered | calls of tools |"
     )
-    rows, refused = [], []
+    rows, without = [], dict[str, list[str]]()
     for name in sorted(TEMPLATES):
         outcome = {kind: check(name, kind) for kind in CHATS}
-        counts = ", ".join(str(one.get("rows", "–")) for one in outcome.values())
-        lost = ", ".join(sorted({field for one in outcome.values() for field in one.get("lost", ())})) or "–"
-        reasons = [f"{kind}: {one['refused']}" for kind, one in outcome.items() if "refused" in one]
-        refused += [name] if reasons else []
-        cells = (name, " or ".join(f"`{end}`" for end in family(name)), counts, lost, "; ".join(reasons) or "–")
+        counts = ", ".join(str(one["rows"] or "–") for one in outcome.values())
+        lost = ", ".join(sorted({field for one in outcome.values() for field in one["lost"]} - {"tool_calls"})) or "–"
+        calls = "–"
+        if not all(one["rows"] for one in outcome.values()):
+            calls = "no tools in it" if tools_in(name) == "none" else "left out, but where the content is null"
+            without.setdefault(calls, []).append(name)
+        cells = (name, " or ".join(f"`{end}`" for end in family(name)), counts, lost, calls)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     versions = ", ".join(f"{package} {version(package)}" for package in ("trl", "transformers", "jinja2"))
     lines = [
         f"Run of {date.today()}; {versions}.",
         "",
         f"{len(rows)} chat templates of TRL. The learned text of every assistant message is the template's text of it, "
-        "or the template itself refuses the chat: none refuses answers and thoughts, ten refuse results of tools.",
+        "and no template refuses a chat. 24 have no tools in them: their chats with calls and results of tools are "
+        "left out and counted, and such prompts are refused. So are they in two more, which render calls only where a "
+        "content is null, and transformers gives templates no null. The others learn the same of a call and its "
+        "result in six spellings: with arguments as an object or a text, content null or empty, ids and names or none, "
+        "calls bare or as text, and OpenAI's older function_call.",
         "",
         header,
         "|---|---|---|---|---|",
@@ -210,15 +257,15 @@ def test_the_matrix_of_all_templates() -> None:
     file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join(lines) + "\n", "utf-8")
     assert len(rows) == 72
-    # Only for tool results: these templates know no other roles than user and assistant, or no second answer to one.
-    assert {re.sub(r"_training", "", name) for name in refused} == {
-        "cohere",
-        "cohere2",
-        "gemma",
-        "gemma3",
-        "llava_next",
+    stems = {calls: {re.sub(r"_training", "", name) for name in names} for calls, names in without.items()}
+    assert stems == {
+        "no tools in it": {*NO_TOOLS_IN.split()},
+        "left out, but where the content is null": {"deepseek_r1_distill"},
     }
+    assert len(without["no tools in it"]) == 24
 
+
+NO_TOOLS_IN = "cohere cohere2 gemma gemma3 idefics3 lfm2 llama3 llava_next phi3 phi3_5 qwen2_5_vl smolvlm"
 
 # By hand.
 
@@ -411,9 +458,89 @@ def test_marks_of_the_template_are_tokens_and_those_that_a_message_spells_are_te
 
 
 def test_a_template_that_renders_nothing_of_an_answer_is_refused(tmp_path: Path) -> None:
-    chat = [asked("Weather?"), said("", tool_calls=[CALL]), {"role": "tool", "content": "sun"}, said("Sunny.")]
     with pytest.raises(DataError, match="nothing is left of an assistant message in prompts of format 'chat'"):
-        chat_rows(CHATML.replace("m.tool_calls or []", "[]"), chat, tmp_path)
+        chat_rows(
+            CHATML.replace("m.content | trim", "m.content | replace('I', '')"), [asked("Who?"), said("I")], tmp_path
+        )
+
+
+RESULT = {"role": "tool", "content": "sun"}
+
+
+def test_calls_and_results_that_a_template_leaves_out_are_refused_with_their_row_or_counted(tmp_path: Path) -> None:
+    chat = [asked("Weather?"), said("I look.", tool_calls=[CALL]), RESULT, said("Sunny.", weight=1)]
+    no_calls = CHATML.replace("m.tool_calls or []", "[]")
+    no_results = CHATML.replace("%}<|im_start|>", "%}{% if m.role == 'tool' %}{% continue %}{% endif %}<|im_start|>", 1)
+    first_call = CHATML.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]")
+    two = [asked("Weather?"), said("", tool_calls=[CALL, {**CALL, "id": "2"}]), RESULT, RESULT, said("Sunny.")]
+    for template, messages, why in [
+        (no_calls, chat, "has no place for a call"),
+        (
+            no_calls,
+            [chat[0], {**chat[1], "weight": 0}, *chat[2:]],
+            "has no place for a call",
+        ),  # not learned, but missed
+        (no_results, chat, "has no place for a call of a tool, or a result"),
+        (
+            no_calls,
+            [chat[0], said("I look.", tool_calls=[{"function": {"name": "look"}}]), asked("So?"), chat[3]],
+            "has",
+        ),
+        (first_call, two, "has no place for a call"),  # as in gpt-oss
+    ]:
+        with pytest.raises(LostToolsError, match=f"it {why}.* Change its messages, or take another model"):
+            chat_rows(template, messages, tmp_path)
+        with pytest.raises(LostToolsError, match=f"refuses example 1 .*: it {why}"):
+            encode_prompts(tokenizer_for(template), [Example("Hi"), Example(messages[:-1])])
+        lost = set[str]()
+        assert not conversation_rows(tokenizer_for(template), turns_of(messages), "chat", lost=lost)
+        assert lost == {"tool_calls"}
+    assert len(conversation_rows(tokenizer_for(CHATML), turns_of(two), "chat")) == 1
+    with pytest.raises(
+        LostToolsError, match="example 1 calls a tool, which plain text has no place for; take a chat model"
+    ):
+        encode_prompts(tokenizer_for(CHATML), [Example("Hi"), Example(chat[:3])], prompt_format="plain")
+    with pytest.raises(
+        LostToolsError, match=r"single tool-calls at once!\. Change its messages, or take another model"
+    ):
+        conversation_rows(of_trl("llama3_1"), turns_of(two), "chat")
+
+
+def test_what_calls_and_results_lack_is_added_where_a_template_asks_for_it(tmp_path: Path) -> None:
+    """As Mistral's: ids of nine characters on both; the result of the second call stands first."""
+    asking = """{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id is undefined or c.id|length != 9 %}
+    {{ raise_exception("ids have nine characters") }}{% endif %}{% endfor %}{% if m.role == "tool" %}<|im_start|>{{
+    m.tool_call_id + " " + m.name }}{% endif %}{% endfor %}""" + CHATML.replace(
+        "c.function.name", "c.id + c.function.name"
+    )
+    calls = [{"id": f"call_{name}", "function": {"name": name, "arguments": ""}} for name in ("look", "count")]
+    results = [{**RESULT, "tool_call_id": "call_count"}, {**RESULT, "tool_call_id": "call_look"}]
+    chat = [asked("Weather?"), said("", tool_calls=calls), *results, said("Sunny.")]
+    tokenizer, rows = chat_rows(asking, chat, tmp_path)
+    text = tokenizer.decode(rows[-1]["input_ids"])
+    assert re.findall(r"<\|im_start\|>(\d+ \w+)", text) == ["000000001 count", "000000000 look"]
+    assert re.findall(r"<call>[^<]+", text) == ["<call>000000000look{}", "<call>000000001count{}"]
+    for result in results:
+        del result["tool_call_id"]  # then they are in order
+    (ids,) = encode_prompts(tokenizer, [Example(chat[:4])])
+    assert re.findall(r"<\|im_start\|>(\d+ \w+)", tokenizer.decode(ids)) == ["000000000 look", "000000001 count"]
+    chat[1] = said("", tool_calls=[{**call, "id": f"abcdefgh{row}"} for row, call in enumerate(calls)])
+    chat[2:4] = [{**RESULT, "tool_call_id": "abcdefgh1", "name": "count"}]
+    (ids,) = encode_prompts(tokenizer, [Example(chat[:3])])
+    assert "abcdefgh1 count" in tokenizer.decode(ids)  # as they are, where they fit
+
+
+@pytest.mark.parametrize("name", ["qwen3", "nemotron_3_nano"], ids=["JSON", "XML"])
+def test_arguments_of_several_lines_are_learned_whole_as_an_object_or_a_text(name: str) -> None:
+    learned_of, tokenizer = [], of_trl(name)
+    for arguments in ({"place": "Rome\nOslo"}, '{"place": "Rome\\nOslo"}'):
+        lost, call = set[str](), {**CALL, "function": {"name": "look", "arguments": arguments}}
+        chat = [asked("Weather?"), said("", tool_calls=[call]), RESULT, said("Sunny.")]
+        learned_of.append(
+            learned(tokenizer, conversation_rows(tokenizer, turns_of(chat, tools=TOOLS), "chat", lost=lost))
+        )
+        assert not lost
+    assert learned_of[0] == learned_of[1]
 
 
 def test_fields_of_other_servers_are_told_too() -> None:

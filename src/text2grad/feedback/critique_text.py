@@ -17,8 +17,8 @@ pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may
 and "end". In a list with labels, offsets may stand without a quote. A label in words decides before a number beside it.
 If the object has no feedback, the feedback is the text before the object, or else the text after it.
 
-A number may be written as a text. An outcome that is no finite number, such as "50%", true or NaN, makes the critique
-`unparsable`.
+A number may be written as a text. An outcome or score that is no finite number, such as "50%", "8/10", true or NaN,
+makes the critique `unparsable`; a score in words without a digit is none.
 
 The end of a quote is never guessed: a quote that the end of the text cut off is dropped. A critique cut off before
 spans and outcome is `unparsable`; its feedback is kept. So a run whose critic always stops there reports failures.
@@ -69,6 +69,7 @@ class ParsedCritique:
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
         order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.
+        reason: why the outcome cannot be read, to stand before the feedback.
     """
 
     feedback: str
@@ -77,6 +78,7 @@ class ParsedCritique:
     status: Status = "ok"
     outcome: float | None = None
     order: tuple[Label, ...] = ()
+    reason: str = ""
 
 
 def parse_critique_object(value: Mapping[str, Any]) -> ParsedCritique:
@@ -117,8 +119,7 @@ def parse_critique(text: str) -> ParsedCritique:
             parts = [(0, len(text))]  # no end of reasoning, but a quote
         for start, end in reversed(parts):
             verdict = text[start:end]
-            reading = _first_reading(verdict)
-            if reading is not None:
+            if reading := _first_reading(verdict):
                 parsed = _interpret(reading.value)
                 if not parsed.feedback.strip():
                     parsed = replace(parsed, feedback=_prose(reading, verdict))
@@ -129,10 +130,8 @@ def parse_critique(text: str) -> ParsedCritique:
 
 def _first_reading(text: str) -> Reading | None:
     """Return the critique's object in a text, by the strictest reader that finds one."""
-    readings = (
-        _choose(read(text)) for read in (read_objects, partial(read_objects, lenient_ends=True), _escaped_twice)
-    )
-    return next((reading for reading in readings if reading is not None), None)
+    readers = (read_objects, partial(read_objects, lenient_ends=True), _escaped_twice)
+    return next(filter(None, (_choose(read(text)) for read in readers)), None)
 
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
@@ -145,13 +144,11 @@ def _escaped_twice(text: str) -> Iterator[Reading]:
 def _choose(readings: Iterator[Reading]) -> Reading | None:
     """Return the first object with spans, at any depth; else the first object with a known key."""
     second: Reading | None = None
-    for outer in readings:
-        for item in _objects(outer.value):
-            parts = _parts(item)
-            reading = Reading(item, outer.start, outer.end)
-            if not _SPAN_PARTS.isdisjoint(parts):
-                return reading
-            second = second or (reading if parts else None)
+    for reading in (outer._replace(value=item) for outer in readings for item in _objects(outer.value)):
+        parts = _parts(reading.value)
+        if not _SPAN_PARTS.isdisjoint(parts):
+            return reading
+        second = second or (reading if parts else None)
     return second
 
 
@@ -188,15 +185,17 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     lists = [value if isinstance(value, list) else [value] for value in given]
     texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
-    given = [value for value in parts.get("outcome", ()) if not (isinstance(value, str) and _word(value) in _NOTHING)]
-    outcomes, scores = (list(map(number_of, values)) for values in (given, parts.get("score", ())))
-    outcome = next((float(number) for number in (*outcomes, *scores) if is_finite(number)), None)
-    told = outcomes + [score for score in scores if not isinstance(score, str)]
-    untold = any(value not in (None, [], {}) for value in told)
-    twice = len(set(filter(is_finite, outcomes))) > 1  # "outcome" and "Outcome"
+    told = [[number_of(it) for it in parts.get(name, ()) if it not in (None, [], {})] for name in ("outcome", "score")]
+    outcomes = [it for it in told[0] if not isinstance(it, str) or _word(it) not in _NOTHING]
+    scores = [it for it in told[1] if not isinstance(it, str) or any(map(str.isnumeric, it))]
+    numbers = [it for it in outcomes if is_finite(it) or not isinstance(it, float)] or scores or outcomes
+    odd = [it for it in numbers if not is_finite(it)]
+    reason = (
+        f"the outcome {str(odd[0])[:60] if isinstance(odd[0], str | float) else 'given'} is no number: " if odd else ""
+    )
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
-    if twice or (outcome is None and (untold or cut)):
-        return ParsedCritique(feedback, status="unparsable")
+    if reason or len({*numbers}) > 1 or (cut and not numbers):  # "outcome" and "Outcome"
+        return ParsedCritique(feedback, status="unparsable", reason=reason)
 
     def listed(part: str, label: Label | None) -> list[tuple[str, Label]]:
         pairs = [pair for value in parts.get(part, ()) for pair in _quotes(value, label)]
@@ -208,7 +207,7 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
         feedback=feedback,
         positive=tuple(quote for quote, label in named + mixed if label == "positive"),
         negative=tuple(quote for quote, label in named + mixed if label == "negative"),
-        outcome=outcome,
+        outcome=float(numbers[0]) if numbers else None,
         order=() if named else tuple(label for _, label in mixed),
     )
 

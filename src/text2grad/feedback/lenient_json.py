@@ -89,6 +89,7 @@ MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
 """Dashes that people and models write for the minus sign → the minus sign, for `str.translate`."""
 
 _SCALAR = re.compile(rf"[-+.\w{''.join(map(chr, MINUS_SIGNS))}]++")
+_NO_KEY = re.compile(r"""\s*+["'“‘](?![^"'“”‘’]*+["'”’]\s*+:)""")  # a text that is no key, as in 8 "of 10"
 _CONSTANTS = dict.fromkeys(("null", "none", "undefined", "...")) | {"true": True, "false": False}
 _FENCE = "```"
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -208,7 +209,7 @@ class _Reader:
         if self.position >= len(self.text):
             return Cut()
         value = _CONSTANTS[word] if word in _CONSTANTS else number_of(word)
-        if isinstance(value, str):
+        if isinstance(value, str) or (self._open[-1] == "}" and _NO_KEY.match(self.text, self.position)):
             raise _UnreadableError
         return value
 

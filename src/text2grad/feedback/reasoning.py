@@ -21,6 +21,7 @@ _MARKS = (  # opening, closing
         r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)",
         r"<\|channel\|>final\b[^\n]{0,80}?<\|message\|>",
     ),
+    (r"(?:<\|start\|>assistant|\A)\s*to=self", r"(?:assistant|\A)\s*to=user(?:<\|message\|>)?"),  # Muse
     (r"(?-i:\A\s*analysis(?=[A-Z\"'`]))", r"(?-i:assistantfinal)"),  # harmony, whose special tokens were left out
     (r"\A\s*Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),  # Granite
     (r"<details\s[^<>\n]{0,80}reasoning[^<>\n]{0,80}>", r"</details>"),  # Open WebUI
@@ -32,6 +33,9 @@ _OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for openin
 _NARROW = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}  # as wide as Chinese characters → ASCII
 _CLOSINGS = [re.compile(closing, re.I | re.M) for _, closing in _MARKS]
 _OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
+# What may be asked for is reasoning behind words without a fence or tag, and before a text that is not only tags
+_SECTION = r"<(?P<tag>analysis|plan(?:ning)?|(?:self_)?reflect(?:ions?)?|rationale|brainstorm(?:ing)?)>.*?</(?P=tag)>"
+_SECTIONS = re.compile(rf"(?P<words>[^<`]*\n)?\s*+(?:(?>{_SECTION})\s*+)++(?=(?:</?[\w-]++>\s*+)*+[^\s<])", re.I | re.S)
 _BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
 
@@ -60,6 +64,8 @@ def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
                 at = place = end.end() if end else len(text)
             else:
                 unclosed.add(kind)
+    if sections := _SECTIONS.match(text, at):
+        parts, at = [*parts, (at, max(at, sections.end("words")))], sections.end()
     return [(start, end) for start, end in [*parts, (at, len(text))] if text[start:end].strip()]
 
 

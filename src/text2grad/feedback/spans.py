@@ -129,7 +129,7 @@ def locate_critique(
     located = locate_spans(
         response, parsed.positive, parsed.negative, match=match, occurrences=occurrences, order=parsed.order
     )
-    return Critique(parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
+    return Critique(parsed.reason + parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 
 
 def count_places(response: str, quote: str) -> int:

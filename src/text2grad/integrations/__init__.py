@@ -1,4 +1,7 @@
-"""Text2Grad's token rewards in the trainers of others: TRL's `GRPOTrainer` (`trl`) and verl's agent loop (`verl`)."""
+"""Critiques in the trainers of others: TRL's `GRPOTrainer` (`trl`), its `SDPOTrainer` (`sdpo`), and verl's agent loop.
+
+`groups` tells what a group of responses teaches by one number and by rewards of tokens, also before a run.
+"""
 
 import lazy_loader
 

@@ -7,36 +7,32 @@ prompt's group of responses, not a value function, and the KL term stands in the
 docs/engines.md tells when to choose which trainer.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from inspect import iscoroutinefunction, signature
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Sampler
 from trl.trainer import grpo_trainer
 
 from text2grad.errors import ConfigError
-from text2grad.feedback import Match, critique_to_json
-from text2grad.models import check_trl, steps_are_right, stop_ids
-from text2grad.progress import note
-from text2grad.rl import JudgedIds, OutsideJudge, group_advantages, whiten
-from text2grad.types import HALF_PAIR, Critique, Example, Span
+from text2grad.feedback import Match
+from text2grad.integrations.groups import group_shares
+from text2grad.integrations.trl_words import ListeningTrainer, last_places
+from text2grad.models import can_share_prompts, collate, response_logprobs
+from text2grad.rl import group_advantages, whiten
+from text2grad.types import Example, Rollout
 
-_is_async: Callable[[Any], bool] = getattr(grpo_trainer, "is_async_callable", iscoroutinefunction)  # as TRL does
 WITH_SPANS = "frac_zero_std_with_spans"
 
 
-class GRPOTrainer(grpo_trainer.GRPOTrainer):
+class GRPOTrainer(ListeningTrainer, grpo_trainer.GRPOTrainer):
     """TRL's `GRPOTrainer`; its reward functions may also return words.
 
     For each completion a reward function returns a number, as in TRL, or what a critic returns: a text (words, or JSON
     with quotes), a dict with quotes, a `Critique`, or a pair (number, text). A critic of text2grad, which takes
     (examples, responses), is a reward function, too. The rewards of tokens are weighed by the function's
-    `reward_weights`; numbers, and outcomes of the critiques, stand on the last token.
+    `reward_weights`; numbers, and outcomes of the critiques, stand on the last token. What tools and environments
+    write gets no reward.
 
     G_t = Σ_k γ^(k−t) r_k is the return of token t, and its advantage is G_t minus the mean return of the tokens of all
     `num_generations` responses to the prompt (`rl.group_advantages`), over all processes. `args.scale_rewards` divides
@@ -72,111 +68,37 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         Raises:
             ConfigError: if a setting is wrong, or this version of TRL is not tested.
         """
-        check_trl("text2grad.GRPOTrainer")
         if not 0.0 <= gamma <= 1.0:
             raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
-        judge = partial(OutsideJudge, reward=reward or {}, match=match, max_failure_rate=max_failure_rate)
-        judge(_nothing)  # refuses wrong settings before a model is loaded
         self.gamma, self.leave_one_out = gamma, leave_one_out
-        self.rows: Sequence[Mapping[str, Any]] = ()  # of the newest batch of this process
-        self.ids: Sequence[Sequence[int]] = ()  # of its responses
-        self.judged: dict[int, JudgedIds] = {}  # number of a reward function → what it said in words about them
-        self.heard = False  # whether a function said words in this process of the training
         self.numbers = torch.zeros(0, 0)  # of each reward function, over all processes, [B of all, F]
         self.token_rewards: Tensor | None = None  # [B, T]; None: no function of any process said words
-        self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
-        self.whole_rewards = torch.zeros(0)  # the part of the last token's reward that judges the response, [B]
-        super().__init__(*given, **more)
-        functions: list[Any] = self.reward_funcs
-        self.critics = list(map(is_critic, functions))
-        self.reward_funcs = [
-            func if isinstance(func, nn.Module) else self._listener(number, func, judge(func if own else _nothing))
-            for number, (func, own) in enumerate(zip(functions, self.critics, strict=True))
-        ]
+        super().__init__(*given, reward=reward, match=match, max_failure_rate=max_failure_rate, **more)
 
-    def _listener(self, number: int, func: Any, judge: OutsideJudge) -> Callable[..., Any]:
-        """Return a reward function that gives TRL numbers, and keeps what the given function says in words."""
+    def _generate(self, prompts: list[Any]) -> Any:
+        """Return TRL's completions; keep which of their ids the policy wrote."""
+        generated = super()._generate(prompts)
+        self.own = generated[2]  # TRL's mask of tools
+        return generated
 
-        def numbers_of(answers: Any, columns: Mapping[str, Any]) -> Any:
-            if not any(isinstance(answer, str | Mapping | tuple | list | Critique) for answer in answers):
-                return answers
-
-            def said(examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
-                each = zip(answers, columns["completions"], responses, strict=True)
-                return [_anchored(*parts) for parts in each]
-
-            said.__name__, judge.critic = self.reward_func_names[number], said  # the name stands in errors
-            return self._judge(number, judge, columns)
-
-        def told(**columns: Any) -> Any:
-            if self.critics[number]:
-                return self._judge(number, judge, columns)
-            return numbers_of(func(**columns), columns)
-
-        async def told_later(**columns: Any) -> Any:
-            return numbers_of(await func(**columns), columns)
-
-        return told_later if _is_async(func) else told
-
-    def _judge(self, number: int, judge: OutsideJudge, columns: Mapping[str, Any]) -> list[float]:
-        """Keep the critiques and token rewards of a reward function; return the number of each response."""
-        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
-        ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
-        cut = [own[-1] not in ends for own in self.ids]
-        judged = judge(tokenizer, list(map(_example, self.rows)), self.ids, cut, device=self.accelerator.device)
-        suffix = f"_{self.reward_func_names[number]}" if self.judged else ""  # of a second one that says words
-        self.judged[number] = judged
-        for label in ("positive", "negative"):
-            count = sum(span.label == label for critique in judged.critiques for span in critique.spans)
-            columns["log_metric"](f"critic{suffix}/{label}_spans", count / max(len(judged.critiques), 1))
-        columns["log_metric"](f"critic{suffix}/failure_rate", judge.failures.rate)
-        feedback = [HALF_PAIR.sub("\ufffd", critique.feedback) for critique in judged.critiques]
-        columns["log_extra"](f"critique{suffix}", feedback)
-        beside = list(map(_beside_feedback, judged.critiques, judged.responses, columns["completions"]))
-        columns["log_extra"](f"critique_spans{suffix}", beside)
-        sums = judged.rewards.sum(dim=1).tolist()
-        return [
-            total if critique.outcome is None else critique.outcome
-            for total, critique in zip(sums, judged.critiques, strict=True)
-        ]
-
-    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
-        """Return TRL's sampler, which begins with the order of the state's epoch where words are learned from."""
-
-        def epoch() -> int | None:
-            said = any(self.critics) or any(WITH_SPANS in logged for logged in self.state.log_history)
-            return int(self.state.epoch or 0) if said else None
-
-        return _OrderOfEpoch(super()._get_train_sampler(dataset), epoch)
-
-    def _calculate_rewards(
-        self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, completion_ids_list: list[list[int]]
-    ) -> Tensor:
+    def _calculate_rewards(self, *given: Any) -> Tensor:
         """Return the number of each reward function, over all processes; keep the rewards of this process's tokens."""
-        self.rows, self.ids, self.judged, self.token_rewards = inputs, completion_ids_list, {}, None
-        numbers: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        device, said = numbers.device, bool(self.judged)
-        if self.accelerator.num_processes > 1:
-            said = bool(self.accelerator.gather(torch.tensor([said], device=device)).any())
-        if not said:
+        self.token_rewards = None
+        numbers: Tensor = super()._calculate_rewards(*given)
+        if not self.said:
             return numbers
-        if not self.heard:
-            self._refuse_one_number()
-            self.heard = True
-        weights, first = self.reward_weights.to(device), self.accelerator.process_index * len(inputs)
+        device, count = numbers.device, len(self.rows)
+        weights, first = self.reward_weights.to(device), self.accelerator.process_index * count
         others = [number for number in range(len(weights)) if number not in self.judged]
-        own = numbers[first : first + len(inputs), others]
-        whole = (own * weights[others]).nansum(dim=1)  # [B]
-        lengths = torch.tensor(list(map(len, self.ids)), device=device)
-        self.response_mask = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
         rewards = torch.zeros(self.response_mask.shape, device=device)
-        rewards[torch.arange(len(inputs), device=device), lengths - 1] = whole
+        of_whole = (numbers[first : first + count, others] * weights[others]).nansum(dim=1)  # [B]
+        rewards[torch.arange(count, device=device), last_places(self.response_mask)] = of_whole
         for number, judged in self.judged.items():
-            rewards, whole = rewards + weights[number] * judged.rewards, whole + weights[number] * judged.whole
-        self.numbers, self.token_rewards, self.whole_rewards = numbers, rewards, whole
+            rewards = rewards + weights[number] * judged.rewards
+        self.numbers, self.token_rewards = numbers, rewards
         return numbers
 
-    def _refuse_one_number(self) -> None:
+    def _check_settings(self) -> None:
         """Refuse settings that would make one number of the token rewards, when words are heard.
 
         Raises:
@@ -193,14 +115,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
                 f"multi_objective_aggregation = {args.multi_objective_aggregation!r} normalises each "
                 "reward function's numbers; set it to 'sum_then_normalize'"
             )
-        policy: Any = self.accelerator.unwrap_model(self.model)
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        if not sharded and not steps_are_right(policy, policy.config.get_text_config().pad_token_id):
-            note(
-                "GRPOTrainer: TRL pads prompts on the left and samples by such steps, so these are not quite the "
-                "policy's responses; `text2grad train` samples them right, or give each batch prompts of one length",
-                warning=True,
-            )
+        super()._check_settings()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return TRL's batch, with advantages of shape [B, T] where words were said."""
@@ -208,155 +123,75 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         policy: Any = self.model
         if self.token_rewards is None:
             return output
-        rewards, mask = self._own_rewards(output)
-        rewarded = ((rewards != 0) & mask).sum(dim=1, dtype=torch.float32)  # [B]
+        rewarded = (self.token_rewards != 0).sum(dim=1, dtype=torch.float32)  # [B]
         log = self._metrics["train" if policy.training else "eval"]
         log["critic/rewarded_tokens"].append(self.accelerator.gather(rewarded).mean().item())
         if policy.training:  # evaluation needs the logged numbers alone
-            output["advantages"] = self._advantages(output)
-            log[WITH_SPANS].append(self._with_spans(output["advantages"]))
+            output["advantages"], with_spans = self._advantages(self.token_rewards, output)
+            log[WITH_SPANS].append(with_spans)
         return output
 
-    def _with_spans(self, advantages: Tensor) -> float:
-        """Return the share of groups in which all numbers are one and the same, and tokens have advantages."""
-        numbers = (self.numbers * self.reward_weights.to(self.numbers.device)).nansum(dim=1)
-        groups = numbers.view(-1, int(self.num_generations or 1))
-        same = torch.isclose(groups.amax(dim=1), groups.amin(dim=1))
-        learns = self.accelerator.gather((advantages != 0).any(dim=1).int()).view(groups.shape).any(dim=1)
-        return float((same & learns).float().mean())
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **more: Any
+    ) -> Any:
+        """Return TRL's log-probs and entropies, [B, T], and loss of experts; a prompt is read once where that pays.
 
-    def _own_rewards(self, output: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the rewards and the mask of the policy's own tokens, both [B, T], as wide as TRL's batch."""
-        wider = (0, output["completion_mask"].shape[1] - self.response_mask.shape[1])
-        told = self.token_rewards, self.response_mask
-        rewards, mask = (nn.functional.pad(values, wider) for values in told if values is not None)
-        if "tool_mask" not in output:
-            return rewards, mask
-        own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
-        return _without_tools(rewards, self.whole_rewards, mask, own, complete)
+        The numbers are TRL's but for rounding. A training that learns from numbers alone has TRL's, to the digit.
+        """
+        given = input_ids, attention_mask, logits_to_keep
+        policy: Any = self.accelerator.unwrap_model(model)
+        known = {"batch_size", "compute_entropy"}
+        others = (value for name, value in more.items() if name not in known)  # images, and the loss of experts
+        if (
+            args
+            or any(value is not None and value is not False for value in others)
+            or not self._reads_prompts_once(policy)
+        ):
+            return super()._get_per_token_logps_and_entropies(model, *given, *args, **more)
+        start, rollouts = input_ids.shape[1] - logits_to_keep, []
+        for ids, own in zip(input_ids, attention_mask.bool(), strict=True):
+            prompt, response = (tuple(ids[part][own[part]].tolist()) for part in (slice(start), slice(start, None)))
+            rollouts.append(Rollout(Example(""), prompt, response, "", truncated=False))
+        batch = collate(rollouts, pad_id=0, device=input_ids.device, share_prompts=True)
+        if not batch.cost().shares_prompts:
+            return super()._get_per_token_logps_and_entropies(model, *given, *args, **more)
+        size, entropy = more.get("batch_size") or len(rollouts), bool(more.get("compute_entropy"))
+        parts = []
+        for rows in torch.split(torch.arange(len(rollouts), device=input_ids.device), size):
+            stats = response_logprobs(policy, batch.rows(rows), temperature=self.temperature, with_entropy=entropy)
+            parts.append([nn.functional.pad(each, (0, logits_to_keep - each.shape[1])) for each in stats[:2]])
+        logps, entropies = map(torch.cat, zip(*parts, strict=True))
+        return logps, entropies if entropy else None, None
 
-    def _advantages(self, output: Mapping[str, Any]) -> Tensor:
-        """Return the advantage of each token over its group, [B, T]; 0 where TRL's loss has no token."""
+    def _reads_prompts_once(self, policy: Any) -> bool:
+        """Return whether a prompt's pass may be shared: on one device, without autocast, checkpoints and dropout."""
+        config = policy.config.get_text_config()
+        drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in policy.modules())
+        drops = policy.training and (drops or getattr(config, "attention_dropout", 0.0) > 0)
+        alone = self.accelerator.num_processes == 1 and not (self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        whole = alone and self.accelerator.mixed_precision == "no" and not drops
+        return whole and self._learns_words() and can_share_prompts(policy)
+
+    def _advantages(self, rewards: Tensor, output: Mapping[str, Any]) -> tuple[Tensor, float]:
+        """Return the advantage of each token over its group, as wide as TRL's batch, [B, T]; and a share of groups.
+
+        The advantage is 0 where TRL's loss has no token, though a truncated response that it leaves out stays in the
+        mean of its group. The share is of groups in which all numbers are one and the same, and tokens have advantages.
+        """
         learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
-        rewards, mask = self._own_rewards(output)
-        padded = self.accelerator.pad_across_processes((rewards, mask.int()), dim=1)  # a bool would become int64
-        all_rewards, all_masks = self.accelerator.gather(padded)
+        wider = (0, learned.shape[1] - rewards.shape[1])
+        rewards, mask = (nn.functional.pad(values, wider) for values in (rewards, self.response_mask))
+        padded = self.accelerator.pad_across_processes((rewards, mask.int(), learned.int()), dim=1)
+        all_rewards, *masks = self.accelerator.gather(padded)  # a bool would become int64
+        all_masks, all_learned = (values.bool() for values in masks)
+        group: dict[str, Any] = {"group_size": int(self.num_generations or 0), "gamma": self.gamma, "lam": 1.0}
         of_all = group_advantages(
-            all_rewards,
-            all_masks.bool(),
-            group_size=int(self.num_generations or 0),
-            gamma=self.gamma,
-            lam=1.0,
-            leave_one_out=self.leave_one_out,
-            scale=self.scale_rewards == "group",
+            all_rewards, all_masks, **group, leave_one_out=self.leave_one_out, scale=self.scale_rewards == "group"
         ).advantages
         first, count = self.accelerator.process_index * len(rewards), len(rewards)
         over_group = of_all[first : first + count, : rewards.shape[1]]
         if self.scale_rewards == "batch":
             over_group = whiten(over_group, mask, center=False, add_up=self.accelerator.reduce)
-        advantages: Tensor = over_group * learned
-        return advantages
-
-
-class _OrderOfEpoch(Sampler[int]):
-    """TRL's sampler, also in a training that is resumed: TRL begins again with the order of the first epoch."""
-
-    def __init__(self, sampler: Any, epoch: Callable[[], int | None]) -> None:
-        """Take TRL's `RepeatSampler` and the number of finished epochs; None leaves the order to TRL."""
-        self.sampler, self.epoch = sampler, epoch
-
-    def __iter__(self) -> Iterator[int]:
-        epoch = self.epoch()
-        if self.sampler.shuffle and epoch is not None:
-            self.sampler.generator.manual_seed(self.sampler.seed)
-            for _ in range(epoch):
-                torch.randperm(self.sampler.num_samples, generator=self.sampler.generator)
-        yield from self.sampler
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-
-def _without_tools(
-    rewards: Tensor, whole: Tensor, mask: Tensor, own: Tensor, complete: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return rewards and mask, both [B, T], of the policy's own tokens: what tools answered is no action.
-
-    Where a tool or an environment wrote the last token, the numbers of the response as a whole go to the last token of
-    the policy. TRL may leave truncated responses out of its loss; their returns stay in the group's mean, as without
-    tools.
-
-    Args:
-        rewards: of each token, [B, T].
-        whole: the part of the last token's reward that judges the whole response, [B].
-        mask: True on the tokens of the response, [B, T].
-        own: True on the policy's tokens, [B, T].
-        complete: TRL's mask of the tokens in its loss without tools, [B, T].
-    """
-    kept = mask & (own | ~complete.any(dim=1, keepdim=True))
-    places = torch.arange(mask.shape[1], device=mask.device)
-    last, last_own = (torch.where(chosen, places, -1).amax(dim=1) for chosen in (mask, kept))
-    rows = ((last_own >= 0) & (last_own < last)).nonzero()[:, 0]
-    moved = rewards.clone()
-    moved[rows, last_own[rows]] += whole[rows]
-    return moved, kept
-
-
-def is_critic(func: Any) -> bool:
-    """Return whether a function is a critic of text2grad: its first two arguments are examples and responses."""
-    try:
-        return list(signature(func).parameters)[:2] == ["examples", "responses"]
-    except (TypeError, ValueError):  # no signature
-        return False
-
-
-def _nothing(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-    """Stand for a reward function until it says words."""
-    return [Critique("")] * len(responses)
-
-
-def _anchored(answer: Any, completion: Any, response: str) -> Any:
-    """Return what a reward function said; spans that count characters of TRL's completion count those of the response.
-
-    TRL gives the completion of a chat model as messages, and takes reasoning and white space out of them.
-    """
-    text = _content(completion)
-    if answer is None:
-        return Critique("")
-    if not isinstance(answer, Critique) or not answer.spans or text == response:
-        return answer
-    if text is None or response.count(text) != 1:
-        return replace(answer, spans=(), status="unparsable")  # quotes would have a place
-    first = response.find(text)
-    spans = (Span(span.start + first, span.end + first, span.label) for span in answer.spans)
-    return replace(answer, spans=tuple(spans))
-
-
-def _content(completion: Any) -> str | None:
-    """Return the text of a completion of TRL; None if it is not one text."""
-    if isinstance(completion, list):
-        return completion[0].get("content") if len(completion) == 1 else None
-    return str(completion)
-
-
-def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
-    """Return a critique without its feedback as JSON, for TRL's table of completions; the studio reads it.
-
-    Spans count characters of the response that the critic read. "response" has it where the table's text is another:
-    TRL splits a chat model's completion into messages, and takes reasoning and white space out of them.
-
-    Example:
-        >>> _beside_feedback(Critique("So."), "Yes.", [{"role": "assistant", "content": "Yes."}])
-        '{"spans": [], "outcome": null, "status": "ok", "unmatched": []}'
-    """
-    fields = critique_to_json(critique)
-    del fields["feedback"]
-    return json.dumps(fields if _content(completion) == response else {**fields, "response": response})
-
-
-def _example(row: Mapping[str, Any]) -> Example:
-    """Return a row of the dataset as an example; `meta` has the other columns and, as in files, those of "meta"."""
-    meta = {name: value for name, value in row.items() if name not in ("prompt", "reference", "tests")}
-    if isinstance(meta.get("meta", 0), Mapping | None):
-        meta |= meta.pop("meta") or {}
-    return Example(row.get("prompt", ""), row.get("reference"), row.get("tests"), meta)
+        numbers = (self.numbers * self.reward_weights.to(self.numbers.device)).nansum(dim=1)
+        _, with_spans = group_shares(numbers, all_rewards, all_masks, **group, learned=all_learned)
+        return over_group * learned, with_spans

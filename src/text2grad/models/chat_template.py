@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
-from itertools import product, takewhile
+from itertools import count, product, takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,7 +22,12 @@ from text2grad.types import Example, Message
 _OF_SERVERS = ("refusal", "reasoning_details", "thinking_blocks")  # of OpenAI, OpenRouter and LiteLLM
 SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", *_OF_SERVERS)
 """The fields of a message that a template may render."""
+_CALLS = {"tool_calls", "function_call"}
 _MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
+
+
+class LostToolsError(DataError):
+    """A format leaves out calls of tools, or their results; what is left would be answered otherwise."""
 
 
 class TurnEnd(NamedTuple):
@@ -90,7 +95,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
     prompt, chat = prompt_text(tokenizer, example), _chat(example)
     if _is_begun(chat[-1]):
         begun = chat.pop()
-        message = {**begun, **message, "content": f"{begun['content']}{message.get('content') or ''}"}
+        message = {**begun, **message, "content": f"{begun.get('content', '')}{message.get('content') or ''}"}
     marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in _MARKS)
     rendered = (_rendered(tokenizer, replace(example, prompt=[*chat, each])) for each in (message, *marked))
     whole, before, start = next(rendered), prompt, len(prompt)
@@ -106,7 +111,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
                 raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
     text = whole[start:].removesuffix(end.behind)
     if not end.is_rendered:
-        result = [{"role": "tool", "content": _MARKS[0]}] if message.get("tool_calls") else []
+        result = [{"role": "tool", "content": _MARKS[0]}] * any(map(message.get, _CALLS))
         then = _rendered(tokenizer, replace(example, prompt=[*chat, message, *result]))
         text += _opener(tokenizer, then.removeprefix(whole)) or end.text
     return before, text
@@ -114,6 +119,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
 
 def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
     """Return the fields of a message of which its text has not every word, and "tools" if the text before lacks one."""
+    message = _spelled({**message, "tool_calls": _read(message.get("tool_calls"))}, _read)
     tools = message["tools"] if isinstance(message["tools"], list) else []
     names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, Mapping)]
     said = {name: (message.get(name), text) for name in SAID} | {"tools": (names, before)}
@@ -129,8 +135,10 @@ def _words(value: Any) -> Iterable[str]:
 
 
 def _chat(example: Example) -> list[Message]:
-    prompt = example.prompt
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
+    roles = {"function": "tool"}  # the older name
+    given = [{**m, "role": roles.get(m["role"], m["role"]), "tool_calls": _read(m.get("tool_calls"))} for m in prompt]
+    return [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
 
 
 def _is_begun(message: Message) -> bool:
@@ -140,44 +148,67 @@ def _is_begun(message: Message) -> bool:
 def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
     """Return a chat in the template, with the tools and the "chat_template_kwargs" of its record.
 
-    Arguments of calls are objects, as servers give them to templates, and no content is a missing one. A template that
-    refuses this gets texts; one that does not show what the user wrote, as those of models of images, lists of parts.
+    Of its spellings it is the first that shows each call and result of a tool, by a mark on it, and what users wrote.
     """
-    given = [{name: value for name, value in message.items() if value is not None} for message in _chat(example)]
-    filled = [{"content": "", **message} for message in given]
-    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
-    if isinstance(tools := _read(example.meta.get("tools")), list) and all(isinstance(tool, dict) for tool in tools):
-        how["tools"] = tools
     if isinstance(own := _read(example.meta.get("chat_template_kwargs")), dict):
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
             raise DataError(f'"chat_template_kwargs" of {where}: {min(taken)!r} is no variable of templates; remove it')
         how |= own
-    said = [message["content"] for message in filled if message["role"] == "user"]
-    asked, texts, errors = [content.strip() for content in said if isinstance(content, str)], [], []
-    for messages, change in product((given, filled, parts), (_read, _written)):
+    chat, tools = _chat(example), _read(example.meta.get("tools") or example.meta.get("functions"))
+    tools = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
+    wrapped = tools and [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
+    forms, texts, errors, marks = list[Any](), list[str](), list[Exception](), list[str]()
+    for messages, of_tools in ((chat, tools), (_completed(chat), wrapped)):
+        filled = [{"content": "", **message} for message in messages]
+        parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
+        forms += product((messages, filled, parts), (_read, _written), (of_tools,))
+    asked = [m["content"].strip() for m in chat if m["role"] == "user" and isinstance(m.get("content"), str)]
+    unseen = [_MARKS[0]] * ("tool_calls" not in str(tokenizer.chat_template) and any(_CALLS & m.keys() for m in chat))
+    for messages, change, how["tools"] in forms:
+        marks[:] = unseen
+        both = [_spelled(messages, change), _spelled(messages, change, marks)][: 1 + bool(marks)]
         try:
-            text = str(tokenizer.apply_chat_template(_with_arguments(messages, change), tokenize=False, **how))
+            text, *shown = (str(tokenizer.apply_chat_template(each, tokenize=False, **how)) for each in both)
         except Exception as error:  # noqa: BLE001  any error of a program of others
             errors.append(error)
             continue
-        if all(content in text for content in asked):
+        texts.append("" if any(mark not in shown[0] for mark in marks) else text)
+        if texts[-1] and all(content in text for content in asked):
             return text
-        texts.append(text)
-    if texts:
-        return texts[0]
-    roles = ", ".join(repr(message["role"]) for message in given)
-    raise DataError(
-        f"the tokenizer's chat template refuses {where} (roles {roles}): {errors[0]}. Change its messages, "
-        'or set model.prompt_format = "plain"'
-    ) from errors[0]
+    if any(texts) or (texts and not marks):
+        return next(filter(None, texts), "")
+    why = "it has no place for a call of a tool, or a result" if texts or unseen else errors[0]
+    kind, way = (LostToolsError, "take another model") if marks else (DataError, 'set model.prompt_format = "plain"')
+    roles = ", ".join(repr(message["role"]) for message in chat)
+    raise kind(f"the tokenizer's chat template refuses {where} (roles {roles}): {why}. Change its messages, or {way}")
 
 
-def _with_arguments(value: Any, change: Any) -> Any:
-    """Return messages with the arguments of their calls changed."""
-    if isinstance(value, Mapping):
-        pairs = value.items()
-        return {name: change(part) if name == "arguments" else _with_arguments(part, change) for name, part in pairs}
-    return [_with_arguments(part, change) for part in value] if isinstance(value, list) else value
+def _spelled(value: Any, change: Any, marks: list[str] | None = None) -> Any:
+    """Return messages with the arguments of calls changed, and with marks, if asked, on calls' names and on results."""
+    if not isinstance(value, Mapping):
+        return [_spelled(part, change, marks) for part in value] if isinstance(value, list) else value
+    is_call = "arguments" in value and "function" not in value
+    own = {name: part if is_call else _spelled(part, change, marks) for name, part in value.items()}
+    own |= {"arguments": change(own["arguments"] or {})} if is_call else {}
+    key = "name" if is_call else "content" if own.get("role") == "tool" else ""
+    if marks is not None and isinstance(said := own.get(key), str | list):
+        marks.append(f"qx{len(marks)}xq")  # letters and digits, which templates keep
+        own[key] = f"{said}{marks[-1]}" if isinstance(said, str) else [*said, {"type": "text", "text": marks[-1]}]
+    return own
+
+
+def _completed(chat: list[Message]) -> list[Message]:
+    """Return a chat with all that templates ask for: ids of nine characters (Mistral's), and the names of results."""
+    whole, waiting, ids = list[Any](), dict[Any, dict[str, Any]](), (f"{number:09}" for number in count())
+    for m in chat:
+        given = [call for call in m.get("tool_calls") or [m.get("function_call")] if isinstance(call, dict)]
+        inner = [call["function"] if isinstance(call.get("function"), dict) else call for call in given]
+        calls = [{"type": "function", **c, "function": f, "id": next(ids)} for c, f in zip(given, inner, strict=True)]
+        waiting |= {call.get("id", own["id"]): own for call, own in zip(given, calls, strict=True)}
+        whole.append({**m, **({"tool_calls": calls, "function_call": None} if calls else {})})
+        if m["role"] == "tool" and (call := waiting.pop(m.get("tool_call_id", next(iter(waiting), 0)), None)):
+            whole[-1] |= {"tool_call_id": call["id"], "name": call["function"].get("name")}
+    return whole
 
 
 def _read(value: Any) -> Any:

@@ -25,7 +25,7 @@ from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import enable_checkpointing, retired_name, trunk_of
 from text2grad.models.batch import right_padded
-from text2grad.models.chat_template import SAID, TurnEnd, answer_text, any_of, turn_end, unrendered
+from text2grad.models.chat_template import SAID, LostToolsError, TurnEnd, answer_text, any_of, turn_end, unrendered
 from text2grad.models.decoding import check_rows
 from text2grad.models.launch import place
 from text2grad.models.logprobs import token_logprobs
@@ -127,25 +127,32 @@ def conversation_rows(
         tokenizer: the model's.
         turns: the answers.
         prompt_format: of the prompts.
-        lost: the fields of messages, and "tools", that the format does not show in full are added to it.
+        lost: fields of messages, and "tools", that the format does not show in full are added; without calls, no row.
 
     Raises:
         DataError: if a prompt has no token, the chat template refuses it, or nothing is left of an answer.
+        LostToolsError: if the format leaves out calls of tools, or results, and `lost` is not given.
         ModelError: if an answer has no end, or there is no chat template where one is needed.
     """
-    is_chat, lost = prompt_format == "chat", set() if lost is None else lost
+    is_chat, fields = prompt_format == "chat", set[str]() if lost is None else lost
     end, texts, answers = TurnEnd(), list[tuple[str, str]](), list[list[int]]()
     for prompt, answer, *more in turns:
         said, meta = more or ({}, dict[str, Any]())
         message, example = said or {"role": "assistant", "content": answer}, Example(prompt, meta=meta)
         end = turn_end(tokenizer, meta) if is_chat else end
-        before, text = answer_text(tokenizer, example, message, end) if is_chat else (example.joined_text, answer)
+        try:
+            before, text = answer_text(tokenizer, example, message, end) if is_chat else (example.joined_text, answer)
+        except LostToolsError:
+            if lost is None:
+                raise
+            lost.add("tool_calls")
+            return []
         if more and not text.removesuffix(end.text).strip():
             raise DataError(
                 f"nothing is left of an assistant message in prompts of format {prompt_format!r}, which would teach to "
                 "say nothing; take a model whose chat template renders it, or remove it"
             )
-        lost.update(unrendered({**message, "tools": meta.get("tools", meta.get("functions"))}, text, before))
+        fields.update(unrendered({**message, "tools": meta.get("tools", meta.get("functions"))}, text, before))
         texts.append((before, text))
         answers.append(_answer_ids(tokenizer, before if is_chat else "", text, message, end))
     is_one = bool(end.text) and all(then[0].startswith(now[0] + now[1]) for now, then in pairwise(texts))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
-from text2grad.models.chat_template import prompt_text, turn_end
+from text2grad.models.chat_template import LostToolsError, prompt_text, turn_end
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.types import Example, Message, PromptFormat
 
@@ -22,6 +22,7 @@ def encode_prompts(
 
     Raises:
         DataError: if there are no examples, or a prompt is empty or refused by the chat template.
+        LostToolsError: if the format leaves out calls of tools, or results, of a prompt.
         ModelError: if messages need a chat template and the tokenizer has none.
     """
     if not examples:
@@ -31,6 +32,11 @@ def encode_prompts(
         texts = [prompt_text(tokenizer, example, f"example {row}") for row, example in enumerate(examples)]
         encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     else:
+        for row, prompt in enumerate(example.prompt for example in examples):
+            if not isinstance(prompt, str) and any(m.get("tool_calls") or m.get("function_call") for m in prompt):
+                raise LostToolsError(
+                    f"example {row} calls a tool, which plain text has no place for; take a chat model"
+                )
         encoded = plain_ids(tokenizer, [e.joined_text for e in examples])
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
         if not ids:
@@ -107,25 +113,19 @@ def fitting_prompts(
             f"rollout.max_new_tokens = {max_new_tokens} leaves no room for a prompt in the model's context of {context}"
         )
     encoded = encode_prompts(tokenizer, examples, prompt_format=prompt_format)
-    if too_long == "refuse":
-        _refuse_long_prompts(encoded, examples, room)
+    long = [row for row, ids in enumerate(encoded) if len(ids) > room]
+    if long and too_long == "refuse":
+        raise DataError(
+            f"{len(long)} of {len(examples)} prompts have more than {room} tokens, the room that the model's context "
+            f"leaves beside max_new_tokens; the first is example {long[0]} with {len(encoded[long[0]])} tokens "
+            f"({examples[long[0]].prompt_text[:60]!r}). Shorten them, lower rollout.max_new_tokens, or leave them out "
+            'with data.too_long = "skip".'
+        )
     check_ids(model, encoded)
     kept = [row for row, ids in enumerate(encoded) if len(ids) <= room]
     if not kept:
         raise DataError(f"all {len(examples)} prompts are longer than {room} tokens; lower rollout.max_new_tokens")
     return [examples[row] for row in kept], [encoded[row] for row in kept]
-
-
-def _refuse_long_prompts(encoded: Sequence[Sequence[int]], examples: Sequence[Example], max_tokens: float) -> None:
-    long = [row for row, ids in enumerate(encoded) if len(ids) > max_tokens]
-    if long:
-        first = long[0]
-        raise DataError(
-            f"{len(long)} of {len(examples)} prompts have more than {max_tokens} tokens, the room that the model's "
-            f"context leaves beside max_new_tokens; the first is example {first} with {len(encoded[first])} tokens "
-            f"({examples[first].prompt_text[:60]!r}). Shorten them, lower rollout.max_new_tokens, or leave them out "
-            'with data.too_long = "skip".'
-        )
 
 
 def check_ids(model: Any, rows: Iterable[Sequence[int]]) -> None:
@@ -165,16 +165,12 @@ def stop_ids(
     named = list(override) or [*configured, *ends]
     vocabulary = vocabulary_of(model)
     known = [token for token in named if token < vocabulary]
-    if named and not known:
-        raise ModelError(
-            f"the end-of-sequence token {named[0]} lies beyond the model's embedding of {vocabulary} rows, so "
-            "no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
-        )
-    if not named:
-        raise ModelError(
-            "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
-            "could ever end. Set rollout.eos_token_ids."
-        )
+    if not known:
+        why = "neither the tokenizer nor the model's generation config names an end-of-sequence token"
+        if named:
+            why = f"the end-of-sequence token {named[0]} lies beyond the model's embedding of {vocabulary} rows"
+        way = " to ids that the model knows" if named else ""
+        raise ModelError(f"{why}, so no response could ever end. Set rollout.eos_token_ids{way}.")
     return tuple(dict.fromkeys(known))
 
 

@@ -33,6 +33,16 @@ RESPONSES = {
     "behind Mistral's reasoning": f"[THINK]{DRAFT}[/THINK]{ANSWER}",
     "behind Kimi's reasoning": f"◁think▷{DRAFT}◁/think▷{ANSWER}",
     "in harmony's final channel": f"<|channel|>analysis<|message|>{DRAFT}<|channel|>final<|message|>{ANSWER}",
+    **{
+        f"behind {tag}, without a fence": f"<{tag}>\n{DRAFT}</{tag}>\n{RIGHT}"
+        for tag in ("analysis", "plan", "reflection", "scratchpad", "thought", "reasoning")
+    },
+    "behind two sections": f"Sure.\n<analysis>\n{DRAFT}</analysis>\n<plan>\n{DRAFT}</plan>\n{RIGHT}",
+    "in an analysis, and nothing else": f"<analysis>\nSo:\n{ANSWER}</analysis>",
+    "in harmony's final channel, without a fence": "<|start|>assistant".join(
+        [f"<|channel|>analysis<|message|>{DRAFT}<|end|>", f"<|channel|>final<|message|>{RIGHT}"]
+    ),
+    "in Muse's channel to the user": f" to=self<|message|>{DRAFT}<|eom|><|start|>assistant to=user<|message|>{RIGHT}",
     "in tags of an answer": f"<think>x</think>\n<answer>\n{ANSWER}</answer>",
     # several fences
     "behind a draft": f"{DRAFT}No, better:\n{ANSWER}",

@@ -56,6 +56,16 @@ def test_vllm_takes_its_share_of_the_device_while_it_is_awake(folder: Path) -> N
         assert "KV cache" not in phases["rollout"]
 
 
+@pytest.mark.parametrize(("rate", "copies"), [(0.05, 1), (1.0, 0)])
+def test_a_self_teacher_with_weights_of_its_own_is_a_copy_of_what_is_trained(
+    folder: Path, rate: float, copies: int
+) -> None:
+    ppo = {"credit": "gated", "teacher_update_rate": rate, "whiten": "none"}
+    settings = recipe(folder, model={"path": str(folder), "value": "none"}, ppo=ppo)
+    plan = Planner(settings, CPU, prompt_tokens=8).plan()
+    assert plan.phases["update"].get("self-teacher", 0) == copies * 4 * PARAMETERS
+
+
 def test_lora_bfloat16_and_a_value_model_change_the_roles_they_should(folder: Path) -> None:
     settings = recipe(folder, model={"path": str(folder), "lora_r": 4, "dtype": "bfloat16", "value": "adapter"})
     plan = Planner(settings, CPU, prompt_tokens=8).plan()

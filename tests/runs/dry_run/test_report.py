@@ -60,6 +60,7 @@ def test_the_judged_look_shows_responses_and_figures(place: Path, capsys: pytest
     assert "Colours are welcome, numbers are not." in said
     assert "responses 64" in said
     assert "reliability of advantages 1.00" in said
+    assert "one number teaches nothing unknown with one response per prompt" in said
     assert files(place) == before
 
 

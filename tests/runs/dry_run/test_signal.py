@@ -13,6 +13,7 @@ from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.runs.dry_run.signal import (
     Signal,
     asked_anew,
+    group_line,
     label_figures,
     measure_signal,
     reliability,
@@ -60,6 +61,13 @@ def praises(examples, responses):
 
 def fails(examples, responses):
     return [Critique("", status="unparsable") for _ in responses]
+
+def two_numbers(examples, responses):
+    note(responses)
+    marks = [lambda text: (Span(0, 1, "positive"),), lambda text: (Span(len(text) - 1, len(text), "positive"),)]
+    spans = [(*marks, lambda text: ())[at // 4](text) for at, text in enumerate(responses)]
+    outcomes = [float(at == 11) for at in range(len(responses))]
+    return [Critique("", *each) for each in zip(spans, outcomes)]
 
 def quotes_elsewhere(examples, responses):
     return [Critique("", unmatched=("zebra",)) for _ in responses]
@@ -126,6 +134,26 @@ def test_groups_are_judged_whole_and_begin_as_those_of_train(place: Path) -> Non
     # b = 0: MSW = Σ a² / 2n and MSB = Σ (a − mean)² / 2 (n − 1), which is larger without the means of the groups
     assert over_value["reliability"] < figures["reliability"]
     assert measured("steady", *group, responses=9).figures["responses"] == 12
+
+
+def test_groups_that_one_number_cannot_teach_are_counted(place: Path) -> None:
+    settings = ["rollout.group_size=4", "rollout.batch_size=12", "rollout.max_new_tokens=2", "run.seed=10", "ppo.lam=1"]
+    figures = measured("two_numbers", *settings, responses=12).figures
+    # Three groups of four. The numbers of the first and the second are 0, 0, 0, 0, and those of the third 0, 0, 0, 1.
+    # Spans mark the first token of each response of the first group, whose returns are (1, 0) and differ; and the last
+    # one of the second group: its returns are (1, 1) with γ = λ = 1, and (0, 1) with γ = 0.
+    assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
+    assert figures["frac_zero_std_with_spans"] == pytest.approx(1 / 3)
+    near = measured("two_numbers", *settings, "ppo.gamma=0", responses=12).figures
+    assert near["frac_zero_std_with_spans"] == pytest.approx(2 / 3)
+    assert group_line(figures) == (
+        "in 67% of the groups; spans teach in 33%, nothing in 33%: raise rollout.temperature, or take harder prompts"
+    )
+    assert group_line({**figures, "frac_zero_std_with_spans": figures["frac_reward_zero_std"]}) == (
+        "in 67% of the groups, and spans teach in all of these: learn from them"
+    )
+    assert group_line({"frac_reward_zero_std": 0.0, "frac_zero_std_with_spans": 0.0}) == "nowhere"
+    assert "set rollout.group_size = 4" in group_line(measured("steady").figures)
 
 
 @pytest.mark.parametrize(

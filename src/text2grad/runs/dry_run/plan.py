@@ -98,6 +98,7 @@ class Planner:
         sampling = model.rollout(sampled_rows, *sizes)
         weights, buckets = model.weights, {"gradient buckets": grads} if self.processes > 1 else {}
         models = {"policy": weights.policy, "reference": weights.reference, "value function": weights.value}
+        models |= {"self-teacher": grads} if ppo.has_own_teacher else {}
         resident = {**models, "optimizer states": 2 * grads, **buckets, **self._critic_weights(critic)}
         if recipe.rollout.engine != "hf":
             engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)

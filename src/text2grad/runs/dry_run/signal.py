@@ -10,8 +10,9 @@ tokens, and m the mean of all:
     reliability = (MSB − MSW) / (MSB + MSW), the intraclass correlation ICC(1,1) (Shrout and Fleiss, 1979): the share
                   of variance that is signal
 
-Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960). The price of the critic is that of the
-second question, which no answer in a store shortens.
+Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960). Groups of responses to one prompt are
+counted by the first answers, as in the log of `GRPOTrainer`. The price of the critic is that of the second question,
+which no answer in a store shortens.
 """
 
 import copy
@@ -28,6 +29,7 @@ from text2grad.config import Recipe
 from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.feedback import Critic, ask
+from text2grad.integrations import group_shares, one_number
 from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
@@ -121,15 +123,18 @@ def signal_figures(
 ) -> dict[str, Any]:
     """Return figures of the responses and of two answers about each."""
     labels, advantages, rewards = [], [], []
+    shares: tuple[float | None, float | None] = None, None
+    group_size, ppo = recipe.rollout.group_size, recipe.ppo
     for answers in (first, second):
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
         labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
-        nothing, group_size = torch.zeros_like(given), recipe.rollout.group_size
-        gained = advantages_over_baseline(
-            recipe.ppo, given, nothing, batch.response_mask, group_size=group_size
-        ).advantages
-        advantages.append(gained[batch.response_mask].double().numpy())
+        mask, nothing = batch.response_mask, torch.zeros_like(given)
+        gained = advantages_over_baseline(ppo, given, nothing, mask, group_size=group_size).advantages
+        advantages.append(gained[mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())
+        if answers is first and group_size > 1:
+            numbers = torch.tensor(one_number(given, first))
+            shares = group_shares(numbers, given, mask, group_size=group_size, gamma=ppo.gamma, lam=ppo.lam)
     lengths, critiques = batch.response_lengths.double().numpy(), [*first, *second]
     spans, unmatched = (sum(len(getattr(each, name)) for each in critiques) for name in ("spans", "unmatched"))
     return {
@@ -145,7 +150,24 @@ def signal_figures(
         "reward_mean": float(rewards[0].mean()),
         "reward_deviation": float(rewards[0].std()),
         "reward_length_correlation": correlation(lengths, rewards[0]),
+        **dict(zip(("frac_reward_zero_std", "frac_zero_std_with_spans"), shares, strict=True)),
     }
+
+
+def group_line(figures: dict[str, Any]) -> str:
+    """Return in how many groups one number teaches nothing, and spans do; and what to do about the rest.
+
+    Example:
+        >>> group_line({"frac_reward_zero_std": 0.75, "frac_zero_std_with_spans": 0.5})
+        'in 75% of the groups; spans teach in 50%, nothing in 25%: raise rollout.temperature, or take harder prompts'
+    """
+    same, taught = figures["frac_reward_zero_std"], figures["frac_zero_std_with_spans"]
+    if same is None:
+        return "unknown with one response per prompt: set rollout.group_size = 4 to see it"
+    if taught == same:
+        return f"in {same:.0%} of the groups, and spans teach in all of these: learn from them" if same else "nowhere"
+    rest = f"in {same:.0%} of the groups; spans teach in {taught:.0%}, nothing in {same - taught:.0%}"
+    return f"{rest}: raise rollout.temperature, or take harder prompts"
 
 
 def label_figures(first: Any, second: Any) -> dict[str, float | None]:
