@@ -19,7 +19,6 @@ TASK = "summarization"
 PROCESSES = 2  # that train the models of phases 1 and 2 together, and then a policy each
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
 
-
 LABELS = {"text2grad": "Text2Grad", "scalar_ppo": "same spans, summed"}
 """The policies of the quickstart: Text2Grad, and PPO on one number, the same δ summed on the last token."""
 
@@ -45,7 +44,6 @@ examples:
   text2grad quickstart
   text2grad quickstart --seeds 3 --out runs/three
   text2grad quickstart --model Qwen/Qwen2.5-Coder-0.5B-Instruct --lesson begin
-  text2grad quickstart --model models/qwen --lesson my_marks.jsonl
   text2grad generate runs/quickstart/{TASK}/seed-0/text2grad --examples 3"""
 
 

@@ -124,11 +124,9 @@ class Records(Instrument):
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
             rounded = trainer.vllm is not None or trainer.gradient.half_precision
-            warnings = [warning_of_gap(step.metrics, rounded=rounded)]
-            if step.number + 1 in WARNED_STEPS:
-                so_far = trainer.log.metrics()
-                warnings += [warning_of_silence(so_far), warning_of_corners(so_far)]
-            for warning in filter(None, warnings):
+            so_far = trainer.log.metrics() if step.number + 1 in WARNED_STEPS else []
+            told = warning_of_silence(so_far), warning_of_corners(so_far), warning_of_gap(step.metrics, rounded=rounded)
+            for warning in filter(None, told):
                 note(f"step {step.number + 1}: {warning}", warning=True)
         trainer.tracker.log(step.metrics, step.number)
 

@@ -34,7 +34,8 @@ from text2grad.progress import note
 from text2grad.rl import Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
 from text2grad.runs.alternatives import departing
 from text2grad.runs.evaluate_policy import PolicySampler
-from text2grad.runs.reports import rollouts_page, side_by_side
+from text2grad.runs.reports.html import rollouts_page
+from text2grad.runs.reports.run_report import side_by_side
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
@@ -181,8 +182,8 @@ class LessonRun(PolicySampler):
         steps = PASSES * ceil(len({own.rollout.prompt_ids for own in answers}) / size)
         run = self.recipe.run.model_copy(update={"out": str(out), "steps": steps})
         recipe, held_out = self.recipe.model_copy(update={"run": run}), self.held_out[: self.recipe.data.eval_examples]
-        more: dict[str, Any] = {"eval_dataset": held_out, "resume": (out / "run.json").exists()}
-        return LessonTrainer(self.policy, self.tokenizer, answers, recipe, **more)
+        resume = (out / "run.json").exists()
+        return LessonTrainer(self.policy, self.tokenizer, answers, recipe, eval_dataset=held_out, resume=resume)
 
 
 def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternatives") -> dict[str, Any]:
@@ -215,8 +216,8 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     sides = {"before": before, "after": sample()}
     figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
     figures |= {"questions": len(before), **_figures(trainer, **sides)}
-    texts = {name: [own.texts for own in side] for name, side in sides.items()}
-    write_atomically(run.out / "lesson.json", to_json({**figures, **texts}))
+    answered = {name: [own.texts for own in side] for name, side in sides.items()}
+    write_atomically(run.out / "lesson.json", to_json(figures | answered))
     write_atomically(run.out / "report.html", _page(run, sides).encode())
     return figures
 
