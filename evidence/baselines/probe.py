@@ -23,8 +23,7 @@ from text2grad.align import encode
 from text2grad.align.delta import AlignSettings
 from text2grad.align.offsets import Range
 from text2grad.errors import ConfigError, ModelError, check_known
-from text2grad.feedback.steps import split_steps
-from text2grad.feedback.words import words_of
+from text2grad.feedback.words import split_steps, words_of
 from text2grad.files import to_json, write_atomically
 from text2grad.models.pretrained import context_of, load_policy, load_tokenizer
 from text2grad.models.prompts import check_ids

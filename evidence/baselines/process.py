@@ -17,7 +17,7 @@ from evidence.baselines.process_steps import STEP_LABELS, Step, labelled_steps
 from evidence.baselines.scalar import ensure_padding, fit, logits_of, new_classifier
 from text2grad.errors import DataError, ModelError, check_known
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.steps import StepRule, split_steps
+from text2grad.feedback.words import StepRule, split_steps
 from text2grad.files import to_json, write_atomically
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep
 from text2grad.models.measured_training import Evaluation, measured_at

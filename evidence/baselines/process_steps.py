@@ -8,7 +8,7 @@ of a solution themselves, the spans are the steps.
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.steps import StepRule, split_steps
+from text2grad.feedback.words import StepRule, split_steps
 
 StepLabel = Literal["negative", "neutral", "positive"]
 STEP_LABELS: tuple[StepLabel, ...] = get_args(StepLabel)

@@ -2,7 +2,8 @@
 
 correct      share of all ratings that are yes, with a bootstrap interval over items
 majority     share of items that more than half of their raters rated correct
-agreement    mean over items of the share of pairs of raters with equal ratings; kappa, alpha: as in `critic_quality`
+agreement    mean over items of the share of pairs of raters with equal ratings; alpha: as in `critic_quality`
+kappa        Fleiss' kappa (1971) over the items that every rater rated
 """
 
 import argparse
@@ -11,11 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from evidence.commands.sheets import OF_CRITIQUES, critique_items, read_sheets, sheet_files
 from text2grad.cli.options import add_command, add_shared, at_least, print_end, refuse_overwriting, say
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import Ratio, estimate
-from text2grad.runs.critic_quality.verdicts import measure_agreement
+from text2grad.runs.critic_quality.verdicts import measure_agreement, pairs_alike
 
 DESCRIPTION = """\
 People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
@@ -106,11 +109,30 @@ def measure_ratings(ratings: Sequence[Sequence[bool | None]]) -> dict[str, Any]:
     by_item = [[rating for rating in item if rating is not None] for item in zip(*ratings, strict=True)]
     rows = [{"right": sum(item), "all": len(item)} for item in by_item if item]
     correct = estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct")
+    whole = [item for item in by_item if len(item) == len(ratings) > 1]
     return {
         **measure_agreement(ratings),
+        "kappa": fleiss_kappa(np.array([[item.count(True), item.count(False)] for item in whole], dtype=float)),
         "correct": correct._asdict() if correct else None,
         "majority": fmean(2 * row["right"] > row["all"] for row in rows) if rows else None,
     }
+
+
+def fleiss_kappa(counts: np.ndarray) -> float | None:
+    """Return Fleiss' kappa, (P − P_e) / (1 − P_e), or None where P_e is 1 or there is no item.
+
+    Args:
+        counts: how many raters chose each category [items, categories]; every item has the same number of raters.
+
+    Example:
+        >>> fleiss_kappa(np.array([[2.0, 0.0], [1.0, 1.0]]))  # P = (1 + 0) / 2, P_e = (3/4)² + (1/4)² = 5/8
+        -0.3333333333333333
+    """
+    if not len(counts):
+        return None
+    observed = float(pairs_alike(counts).mean())
+    expected = float(((counts.sum(0) / counts.sum()) ** 2).sum())
+    return None if expected == 1.0 else (observed - expected) / (1 - expected)
 
 
 def _table(questions: Mapping[str, Any], raters: int) -> Any:

@@ -16,7 +16,7 @@ from math import log
 from typing import Any
 
 from text2grad.config import Recipe, make_recipe
-from text2grad.config.idle import OF_VALUE_FUNCTION
+from text2grad.config.recipe import OF_VALUE_FUNCTION
 from text2grad.errors import ConfigError, check_known, require
 
 ROUND = 4

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from text2grad.config import Endpoint
 from text2grad.critics.servers import CachedClient, Request, ResponseFormat, Store, run_session
+from text2grad.errors import RequestError
 from text2grad.feedback import read_objects
 
 SCHEMA = {
@@ -30,21 +30,12 @@ def complete_answers(endpoint: Endpoint, store: Path, prompts: Sequence[str]) ->
     """
     with Store(store) as opened:
         results, _ = run_session(endpoint, opened, _answer, prompts, phase="")
-        return [result.text for result in results]
+        return [None if isinstance(result, RequestError) else result for result in results]
 
 
-class Refined(NamedTuple):
-    """The answer of a request, or the failure in place of it."""
-
-    text: str | None
-    failure: str | None = None
-
-
-async def _answer(client: CachedClient, prompt: str) -> Refined:
+async def _answer(client: CachedClient, prompt: str) -> str | None:
     chat = ({"role": "user", "content": f"{prompt}\n\n{FORM}"},)
-    answer, failure = await client.reply(Request(chat, ResponseFormat("schema", SCHEMA)))
-    if answer is None:
-        return Refined(None, failure.detail if failure else None)
+    answer = await client.answer(Request(chat, ResponseFormat("schema", SCHEMA)))
     values = [reading.value.get("answer") for reading in read_objects(answer.text)]
     texts = [value for value in values if isinstance(value, str)]
-    return Refined(texts[-1] if texts else None)
+    return texts[-1] if texts else None

@@ -16,13 +16,15 @@ import pytest
 from fault_server import MALFORMED, SECRET, Running, running
 from text2grad import LLMCritic
 from text2grad.cli.__main__ import main
-from text2grad.critics.servers import cached_client
+from text2grad.cli.annotate import _write
+from text2grad.config.recipe import Recipe
+from text2grad.critics.servers import Answer, Item, cached_client
 from text2grad.critics.servers.templates import Template
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import ConfigError, CriticError, RequestError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import read_annotations
 from text2grad.rl.rollouts import EarlyCritiques
-from text2grad.types import Example, Rollout, Span
+from text2grad.types import Critique, Example, Rollout, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
 
@@ -277,9 +279,20 @@ def test_a_critic_without_a_key_or_with_settings_that_do_not_exist_is_refused() 
         LLMCritic("m", api_key_env="NO_SUCH_KEY")
     with pytest.raises(
         ConfigError,
-        match=r'^LLMCritic has no setting "tempreature"\. Did you mean "temperature"\? Known settings: base_url, ',
+        match=r'^LLMCritic: \[annotate\] has no key "tempreature"\. Did you mean "temperature"\? Known keys: ',
     ):
         LLMCritic("m", tempreature=0.5)
+
+
+def test_tokens_that_a_server_did_not_count_are_none_and_a_failure_is_its_kind_and_detail(tmp_path: Path) -> None:
+    answers = [(Critique("No."), Answer("{}", "stop", *counts)) for counts in ((7, 2), (-700, -512), (None, None))]
+    item = Item("a", Example("Where?"), "In Lyon.")
+    _write(tmp_path, Recipe(), [item] * 4, [*answers, RequestError("empty", "no content")])
+    (tmp_path / "out").symlink_to(tmp_path)
+    tokens = [line["annotator"] for line in written(tmp_path, "annotations")]
+    assert [(each["prompt_tokens"], each["completion_tokens"]) for each in tokens] == [(7, 2), (0, 0), (0, 0)]
+    failure = {"id": "a", "prompt": "Where?", "response": "In Lyon.", "kind": "empty", "detail": "no content"}
+    assert written(tmp_path, "failures") == [failure]
 
 
 # A critic in Python.

@@ -164,7 +164,7 @@ def test_two_judges_stand_beside_each_other_with_their_agreement(
     assert (found["judge"], list(found["judges"])) == ("m", ["m", "two"])
     assert found["judges"]["two"]["wins"] == 2
     [(names, both)] = found["agreement"].items()
-    assert (names, both["ratings"], both["agreement"], both["kappa"], both["alpha"]) == ("m and two", 12, 1.0, 1.0, 1.0)
+    assert (names, both["ratings"], both["agreement"], both["alpha"]) == ("m and two", 12, 1.0, 1.0)
     verdicts = [json.loads(line) for line in (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()]
     assert [one["judge"] for one in verdicts] == ["m"] * 6 + ["two"] * 6
     assert main([*command, "--judge", "m"]) == 2

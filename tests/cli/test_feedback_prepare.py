@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from text2grad.cli.__main__ import main
-from text2grad.feedback.sources.phases import BLANK, EQUAL, KNOWN, divide, read_problems, split_unit
-from text2grad.feedback.sources.published import Problem
+from text2grad.feedback.sources.published import BLANK, EQUAL, KNOWN, Problem, divide, read_problems, split_unit
 from text2grad.types import Example
 
 PAIRS = [

@@ -107,6 +107,7 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     assert "1 × quotes that the response does not contain: no span\n" in said
     assert f"  {path}:1: Nice\n" in said
     assert "\ncolumns not read: rating; --column OURS=THEIRS reads one, --map one of judgements" in said
+    assert said.endswith(f"next:    text2grad reward RECIPE.toml --annotations {out}\n")
     assert read_annotations(out)[0].critique.unmatched == ("Nice",)
     before = out.read_bytes()
     assert main([*arguments, "--skip-bad"]) == 2
@@ -117,6 +118,23 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     meta = {"text": "I live in Lyon.", "bad": ["Lyon", "Nice"], "rating": 2}
     assert first == {"prompt": "Where?", "reference": None, "tests": None, "meta": meta}
     assert second == {"prompt": "Where?", "reference": None, "tests": None, "meta": {}}
+
+
+def test_losses_are_told_by_kind_the_most_frequent_first_with_three_places(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, said = tmp_path / "in.jsonl", {"prompt": "Q", "response": "R", "feedback": "No.", "outcome": 1}
+    path.write_text("\n".join(map(json.dumps, [{**said, "poor_spans": ["X"]}, *[said] * 5, {}])))
+    assert main(["feedback", "import", "table", str(path), "--out", str(tmp_path / "out.jsonl"), "--skip-bad"]) == 0
+    kinds = [kind for kind in capsys.readouterr().out.partition("\nwritten:")[0].split("\n\n") if " × " in kind]
+    assert [kind.splitlines()[0].partition(" × ")[::2] for kind in kinds] == [
+        ("5", "words without a place: no token learns from them until they are grounded in spans"),
+        ("1", "records that cannot be used"),
+        ("1", "quotes that the response does not contain: no span"),
+    ]
+    places = [f"  {path}:{number}" for number in (2, 3, 4)]
+    assert kinds[0].splitlines()[1:] == [*places, "  and 2 more"]
+    assert len(kinds[1].splitlines()) == 2
 
 
 def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(

@@ -14,9 +14,8 @@ from small_run import EXAMPLES
 from text2grad.config.recipe import make_recipe
 from text2grad.critics.servers import Request, cached_client
 from text2grad.critics.servers.annotation import Item
-from text2grad.critics.servers.cached_client import Reply
 from text2grad.critics.servers.store import Answer
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import ConfigError, CriticError, RequestError
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat
@@ -157,7 +156,10 @@ def test_wrong_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> 
     for settings, said in (
         ({"limits": QuoteLimits(one_list=True)}, "a grammar cannot express one_list, quoted_in_feedback or verbatim"),
         ({"limits": QuoteLimits(verbatim=True)}, "a grammar cannot express one_list, quoted_in_feedback or verbatim"),
-        ({"max_token": 3}, 'ServerRewardModel has no setting "max_token". Did you mean "max_tokens"?'),
+        (
+            {"max_token": 3},
+            r'ServerRewardModel: \[server\] has no key "max_token"\. Did you mean "max_tokens"\? Known keys: ',
+        ),
         ({"prompt_format": "prose"}, "prompt_format has no value 'prose'. Known values: plain, chat"),
         ({"base_url": "localhost"}, r"\[server\] base_url must be an address such as http://localhost:8000/v1, got"),
     ):
@@ -175,23 +177,23 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
         def __init__(self, text: str) -> None:
             self.text = text
 
-        async def reply(self, request: Request) -> Reply:
+        async def answer(self, request: Request) -> Answer:
             asked.append(request)
-            return Reply(Answer(self.text, "stop"))
+            return Answer(self.text, "stop")
 
     def judged(text: str) -> Any:
         client: Any = Client(text)
         return asyncio.run(model.annotate(client, Item("0", ASKED, "in Lyon")))
 
-    found = judged('{"textual_feedback": "So.", "word_tags": "in = Lyon -", "outcome": -1}')
-    assert found.critique == Critique("So.", (Span(3, 7, "negative"),), -1.0)
+    found, _ = judged('{"textual_feedback": "So.", "word_tags": "in = Lyon -", "outcome": -1}')
+    assert found == Critique("So.", (Span(3, 7, "negative"),), -1.0)
     prompt, form = asked[0][:2]
     assert form.content == critique_grammar("in Lyon", CritiqueFormat("tagged_words"), max_tokens=512)
     request = critique_request(ASKED, "in Lyon", "tagged_words")
     chat = ({"role": "user", "content": request},)
     assert prompt == (critique_prompt(ASKED, "in Lyon") if prompt_format == "plain" else chat)
-    failed = judged('{"textual_feedback": "So.", "good_spans": ["Lyon"], "poor_spans": []}')
-    assert (failed.critique, failed.failure.kind) == (None, "unreadable")
+    with pytest.raises(RequestError, match=r"^unreadable: "):
+        judged('{"textual_feedback": "So.", "good_spans": ["Lyon"], "poor_spans": []}')
 
 
 def test_the_directory_that_is_served_tells_the_form(tmp_path: Path) -> None:

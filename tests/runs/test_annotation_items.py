@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.critics.servers import annotation
-from text2grad.critics.servers.annotation import Item
+from text2grad.critics.servers.annotation import Item, with_word_of_people
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
@@ -33,6 +33,13 @@ def recipe(path: Path, *records: dict[str, Any], **sections: Any) -> Recipe:
 def items(path: Path, wanted: Recipe, *, limit: int | None = None) -> list[Item]:
     with Store(path / "answers.sqlite") as store:
         return items_of(wanted, path, store, annotated_examples(wanted, limit))
+
+
+def test_the_word_of_people_stays_unless_there_is_no_critique() -> None:
+    critique, failed = Critique("No.", (Span(0, 1, "negative"),), -1.0), Critique("?", status="unparsable")
+    assert with_word_of_people(critique, "Yes.", None) == Critique("Yes.", critique.spans, -1.0)
+    assert with_word_of_people(critique, "", 0.0) == Critique("", critique.spans, 0.0)
+    assert with_word_of_people(failed, "Yes.", 1.0) == failed
 
 
 @pytest.fixture(scope="module")

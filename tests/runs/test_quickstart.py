@@ -18,7 +18,7 @@ from text2grad.config import Recipe
 from text2grad.errors import TrainingError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.runs.comparison import agreement_table, in_words, method_table, quickstart_tables
+from text2grad.runs.comparison import in_words, quickstart_tables
 from text2grad.runs.pipeline import Pipeline
 from text2grad.runs.reports.plots import mean_curve
 from text2grad.runs.reports.terminal import print_tables
@@ -237,11 +237,11 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
 
 
 def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
-    _, columns, rows = method_table("summarization", RESULT, LABELS)
+    _, columns, rows = quickstart_tables("summarization", RESULT, LABELS)[0]
     assert columns == ["method", "mean", "seeds", "KL/token"]
     assert rows[1] == ["Text2Grad", "0.900", "0.800 1.000", "0.200"]
     assert [row[0] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
-    _, columns, rows = agreement_table("summarization", RESULT)
+    _, columns, rows = quickstart_tables("summarization", RESULT, LABELS)[1]
     assert columns == ["seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
     assert rows == [
         ["0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],

@@ -29,7 +29,7 @@ from evidence.baselines.scalar import ScalarRewardModel
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation, write_annotations
-from text2grad.feedback.steps import split_steps
+from text2grad.feedback.words import split_steps
 from text2grad.models import measured_training
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.measured_training import last_saved

@@ -5,16 +5,34 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from evidence.__main__ import main
 from evidence.commands.sheets import CUT, MAX_CELL, cell, critique_items
-from evidence.commands.study import measure_ratings
+from evidence.commands.study import fleiss_kappa, measure_ratings
 from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
+
+# Fleiss (1971) as in every textbook: 14 raters put 10 subjects into 5 categories.
+TEXTBOOK = """0 0 0 0 14  0 2 6 4 2  0 0 3 5 6  0 3 9 2 0  2 2 8 1 1
+              7 7 0 0 0   3 2 6 3 0  2 5 3 2 2  6 5 2 1 0  0 2 2 3 7"""
+
+
+def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
+    assert measure_ratings([[True, True], [True, True]])["kappa"] is None
+    assert measure_ratings([[True, False]])["kappa"] is None
+    rated = measure_ratings([[True, False, True], [True, False, False], [False, False, None]])
+    # the first two items: P = (1/3 + 1) / 2 = 2/3, two ratings of six are yes: P_e = 1/9 + 4/9; (6/9 - 5/9) / (4/9)
+    assert rated["kappa"] == pytest.approx(1 / 4)
+
+
+def test_kappa_is_that_of_the_textbook() -> None:
+    counts = np.array(TEXTBOOK.split(), dtype=float).reshape(10, 5)
+    assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
 
 
 def critiques(path: Path, number: int) -> Path:

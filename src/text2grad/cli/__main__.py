@@ -41,13 +41,9 @@ VERBOSITY = ("-q", "--quiet", "-v", "--verbose")
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, somebody's share of it, or the largest file
-SPINS = "1000"
-"""How often a thread of torch looks whether the others have done their part before it sleeps (libgomp's variable).
-
-Threads usually spin for milliseconds. Where one of the others waits for a core, all of these are lost: beside one busy
-process, fine-tuning a small model on two cores took 50 times as long; with few spins it does not (evidence/log.md).
-Alone, few spins cost 5 to 10 %.
-"""
+SPINS = "1000"  # looks of a thread of torch at the others' parts before it sleeps (libgomp's variable)
+# Threads usually spin for milliseconds, which are lost where one of the others waits for a core: beside one busy
+# process, fine-tuning a small model on two cores took 50 times as long. Alone, few spins cost 5 to 10 %.
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -19,15 +19,14 @@ from text2grad.cli.options import (
 )
 from text2grad.config import Recipe
 from text2grad.costs import metered
-from text2grad.critics.servers import ANSWERED, AnnotationResult, Annotator, Item, Store, Template, Usage, run_session
-from text2grad.errors import ConfigError
+from text2grad.critics.servers import ANSWERED, Annotator, Item, Judged, Store, Template, Usage, run_session
+from text2grad.errors import ConfigError, RequestError
 from text2grad.feedback import critique_to_json
 from text2grad.files import lock_directory, write_records
-from text2grad.runs import annotated_examples, items_of
 
 NAMED_IDS = 5
-ANNOTATOR = {"model", "template", "reasoning"}
-"""Settings by which an annotation names its annotator."""
+ANNOTATOR = {"model", "template", "reasoning"}  # settings by which an annotation names its annotator
+Results = Sequence[Judged | RequestError]
 
 DESCRIPTION = """\
 Have a language model on an OpenAI-compatible server write critiques of responses: feedback in words, and exact quotes
@@ -66,6 +65,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
+    from text2grad.runs import annotated_examples, items_of
+
     recipe = recipe_with(args, {"annotate.out": args.out, "annotate.max_cost": args.max_cost})
     if args.own_critic:
         return _by_own_critic(args, recipe)
@@ -84,15 +85,11 @@ def run(args: argparse.Namespace) -> int:
     _write(out, recipe, items, results)
     print_lines(_figures(recipe, results, usage))
     _print_end(out, items, results, str(args.recipe))
-    return SOME_REMAIN if any(result.failure for result in results) else 0
+    return SOME_REMAIN if any(isinstance(result, RequestError) for result in results) else 0
 
 
 def _by_own_critic(args: argparse.Namespace, recipe: Recipe) -> int:
-    """Annotate by the recipe's critic in Python.
-
-    Raises:
-        ConfigError: if an option of servers is given, or the directory holds a server's answers.
-    """
+    """Annotate by the recipe's critic in Python."""
     from text2grad.runs import annotate_by_critic
 
     if args.max_cost is not None:
@@ -122,25 +119,25 @@ def _reward(recipe: str, out: Path) -> list[str]:
     return ["text2grad", "reward", recipe, "--annotations", f"{out}/annotations.jsonl"]
 
 
-def _write(out: Path, recipe: Recipe, items: Sequence[Item], results: Sequence[AnnotationResult]) -> None:
+def _write(out: Path, recipe: Recipe, items: Sequence[Item], results: Results) -> None:
     """Write annotations.jsonl and failures.jsonl atomically."""
     settings = recipe.annotate.model_dump(include=ANNOTATOR)
     annotations, failures = [], []
     for item, result in zip(items, results, strict=True):
         record = {"id": item.id, "prompt": item.example.prompt_text, "response": item.response}
-        if result.critique is not None:
-            counts = {"prompt_tokens": result.prompt_tokens, "completion_tokens": result.completion_tokens}
-            annotator = {**settings, **counts}
-            annotations.append({**record, "critique": critique_to_json(result.critique), "annotator": annotator})
-        if result.failure is not None:
-            failures.append({**record, **result.failure._asdict()})
+        if isinstance(result, RequestError):
+            failures.append({**record, "kind": result.kind, "detail": result.detail})
+            continue
+        critique, answer = result
+        tokens = {name: max(getattr(answer, name) or 0, 0) for name in ("prompt_tokens", "completion_tokens")}
+        annotations.append({**record, "critique": critique_to_json(critique), "annotator": {**settings, **tokens}})
     write_records(out / "annotations.jsonl", annotations)
     write_records(out / "failures.jsonl", failures)
 
 
-def _figures(recipe: Recipe, results: Sequence[AnnotationResult], usage: Usage) -> list[tuple[str, str]]:
+def _figures(recipe: Recipe, results: Results, usage: Usage) -> list[tuple[str, str]]:
     """Return the figures of a run by name."""
-    critiques = [result.critique for result in results if result.critique]
+    critiques = [result[0] for result in results if not isinstance(result, RequestError)]
     quotes = sum(len(critique.spans) + len(critique.unmatched) for critique in critiques)
     priced = any(recipe.annotate.prices)
     return [
@@ -154,12 +151,12 @@ def _figures(recipe: Recipe, results: Sequence[AnnotationResult], usage: Usage) 
     ]
 
 
-def _print_end(out: Path, items: Sequence[Item], results: Sequence[AnnotationResult], recipe: str) -> None:
+def _print_end(out: Path, items: Sequence[Item], results: Results, recipe: str) -> None:
     """Print the kinds of failures, each with its first ids, then the files and the next command."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for item, result in zip(items, results, strict=True):
-        if result.failure:
-            kinds.setdefault(result.failure.kind, []).append((item.id, result.failure.detail))
+        if isinstance(result, RequestError):
+            kinds.setdefault(result.kind, []).append((item.id, result.detail))
     if kinds:
         say("\nwithout a critique:", style="yellow")
     for kind, failed in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
@@ -170,5 +167,5 @@ def _print_end(out: Path, items: Sequence[Item], results: Sequence[AnnotationRes
     again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
     if "rejected" in kinds or any("budget" in detail for _, detail in kinds.get("not_asked", ())):
         again = f"mend what the lines above say; then {again}"
-    then = _reward(recipe, out) if any(result.critique for result in results) else []
+    then = [] if all(isinstance(result, RequestError) for result in results) else _reward(recipe, out)
     print_end(f"{out}/annotations.jsonl, failures.jsonl", then=then, note=again)

@@ -6,7 +6,6 @@ from typing import Any
 
 from text2grad.cli.options import add_command, at_least, print_lines
 from text2grad.progress import CONSOLE
-from text2grad.runs import compare_runs, print_compared, write_compared
 
 DESCRIPTION = """\
 Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL over the steps;
@@ -35,6 +34,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the runs, print the tables, and write the files."""
+    from text2grad.runs import compare_runs, print_compared, write_compared  # NumPy
+
     methods = compare_runs(args.runs, step=args.step)
     print_compared(CONSOLE, write_compared(methods, args.out, step=args.step))
     files = {"numbers": "compare.json", "curves": "compare.png", "page": "compare.html"}

@@ -18,13 +18,12 @@ from text2grad.errors import INSTALL, is_installed, require
 from text2grad.progress import CONSOLE
 from text2grad_sandbox import isolations
 
-MODULES = {
+MODULES = {  # modules of an extra that its commands load
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
     "annotate": ("openai", "aiohttp"),
     "tune": ("optuna",),
     "studio": ("starlette", "uvicorn", "regex"),
 }
-"""Modules of an extra that its commands load."""
 
 ABOUT = {
     "train": "everything that loads a model",

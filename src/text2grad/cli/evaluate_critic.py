@@ -18,6 +18,7 @@ from text2grad.cli.options import (
 )
 from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.costs import metered, tokens_of
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, DataError, ModelError, require
 from text2grad.feedback import Annotation, annotation_to_json
 from text2grad.files import json_lines, to_json, write_files
@@ -129,7 +130,7 @@ def _pairs(args: argparse.Namespace, recipe: Recipe, truth: Sequence[Any]) -> tu
     """Return pairs of critiques and their unit; the critic runs unless its predictions are given."""
     from text2grad.models import best_device
     from text2grad.reward_models import LocalRewardModel, critic_from_recipe
-    from text2grad.runs.critic_quality import check_identity, paired, predictions, read_predictions
+    from text2grad.runs.critic_quality import check_identity, paired, read_predictions
 
     match = recipe.critic.match
     if args.predictions is not None:
@@ -150,7 +151,7 @@ def _pairs(args: argparse.Namespace, recipe: Recipe, truth: Sequence[Any]) -> tu
     with metered(args.out, "evaluate critic") as tokens:
         before = tokens_of(critic)
         try:
-            critiques = predictions(critic, examples, responses, args.out / "answers.jsonl", match=match)
+            critiques = CachedCritic(critic, args.out / "answers.jsonl", match=match).in_batches(examples, responses)
         finally:
             after = tokens_of(critic)
             tokens.add(after.prompt - before.prompt, after.generated - before.generated)

@@ -3,7 +3,6 @@
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from text2grad.critics.servers import (
     refuse_beyond_budget,
     run_session,
 )
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, RequestError
 from text2grad.files import json_lines, lock_directory, to_json, write_files
 from text2grad.runs.reports import as_text
 
@@ -97,7 +96,10 @@ def run(args: argparse.Namespace) -> int:
             try:
                 for judge in judges:
                     phase = f"ask {judge.model}"
-                    verdicts[judge.model], _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
+                    given, _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
+                    verdicts[judge.model] = [
+                        Preference(None, failure=own) if isinstance(own, RequestError) else own for own in given
+                    ]
             finally:
                 tokens.add(usage.prompt_tokens, usage.completion_tokens)
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
@@ -137,9 +139,9 @@ def _report(
         {
             "judge": name,
             **comparison._asdict(),
-            **asdict(preference),
+            **preference._asdict(),
             "inconsistent": preference.inconsistent,
-            "failure": preference.failure._asdict() if preference.failure else None,
+            "failure": (failure := preference.failure) and {"kind": failure.kind, "detail": failure.detail},
         }
         for name, preferences in verdicts.items()
         for comparison, preference in zip(comparisons, preferences, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
 from text2grad.config import Endpoint, load_recipe
 from text2grad.errors import require
-from text2grad.evaluation import SUITES, SuiteOptions, make_suites
+from text2grad.evaluation import SUITES, make_suites
 from text2grad.files import write_files
 from text2grad.progress import CONSOLE
 
@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check arguments and data, then sample, score and write."""
-    from text2grad.evaluation import EvaluationSettings, Sampling, evaluate_models, read_subjects
+    from text2grad.evaluation import EvaluationSettings, Sampling, SuiteOptions, evaluate_models, read_subjects
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)

@@ -1,7 +1,8 @@
 """`text2grad feedback import`: feedback in other formats → annotations, with counts of items and losses."""
 
 import argparse
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -20,7 +21,7 @@ from text2grad.cli.options import (
 )
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback import WAY_OUT, Annotation, write_annotations, write_examples
-from text2grad.feedback.sources import SOURCES, WORDS_ONLY, Account, Options, read_items
+from text2grad.feedback.sources import SOURCES, WORDS_ONLY, Item, Options, read_items
 from text2grad.progress import CONSOLE, note
 from text2grad.runs.reports import print_critique
 from text2grad.types import Example
@@ -39,7 +40,7 @@ examples:
 
 If a source has annotations and examples, the examples go to OUT.examples.jsonl. docs/feedback.md shows each format."""
 
-SHOWN_CHARACTERS = 200  # of the example of a loss
+SHOWN_LOSSES, SHOWN_CHARACTERS = 3, 200  # losses of a kind, each of so many characters
 SEPARATE = (
     "import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with `text2grad annotate`: OUT holds "
     "marks and words without a place"
@@ -78,20 +79,21 @@ def run(args: argparse.Namespace) -> int:
     column, outcomes = args.map
     columns = name_values("--column", [*args.column, *([f"outcome={column}"] if column else [])])
     options = Options(columns, labels | outcomes, args.missing_outcome)
-    account, annotations, words, examples = Account(), list[Annotation](), list[Annotation](), list[Example]()
+    items, bad = list[Item](), list[str]()
+    annotations, words, examples = list[Annotation](), list[Annotation](), list[Example]()
 
     def skip(error: DataError) -> None:
-        account.lose("records that cannot be used", str(error).removesuffix(f". {WAY_OUT}"))
+        bad.append(str(error).removesuffix(f". {WAY_OUT}"))
 
     on_bad = skip if args.skip_bad else refuse_bad
     for item in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
-        account.add(item)
+        items.append(item)
         if isinstance(item.made, Example):
             examples.append(item.made)
             continue
         if not annotations and not words and not args.quiet:
             print_critique(CONSOLE, item.made.response, item.made.critique, title=item.where)
-        alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in item.losses)
+        alone = args.ungrounded and WORDS_ONLY in dict(item.losses)
         (words if alone else annotations).append(item.made)
     files: list[tuple[Path, Any, Callable[[Path, Any], None]]] = [
         (args.out, annotations, write_annotations),
@@ -103,15 +105,15 @@ def run(args: argparse.Namespace) -> int:
         if made:
             write(path, made)
             written.append(path)
-    _print_account(account, [] if args.limit else options.unmet(), options.met)
+    _print_account(items, bad, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
-    judged = any(annotation.critique.spans for annotation in annotations)
+    marked = any(annotation.critique.spans for annotation in annotations)
     then: tuple[str, ...] = ("text2grad", "reward", "RECIPE.toml", "--annotations", str(args.out))
-    if words or not judged:  # the annotations would give no token a reward
+    if words or not marked:  # the annotations would give no token a reward
         grounds = args.ungrounded if words else written[0]
         then = ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={grounds}")
-    mixed = judged and not args.ungrounded and account.losses[WORDS_ONLY]
+    mixed = marked and not args.ungrounded and any(WORDS_ONLY in dict(item.losses) for item in items)
     print_end(", ".join(map(str, written)), then=then, note=SEPARATE if mixed else "")
     return 0
 
@@ -140,19 +142,23 @@ def _check_outputs(args: argparse.Namespace) -> Path:
     return beside
 
 
-def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:
+def _print_account(items: Sequence[Item], bad: list[str], unmet: list[str], met: set[str]) -> None:
     """Print the numbers of items, the losses with their reasons, and the given labels that no record had."""
-    by_label = "".join(f", {count:,} {label}" for label, count in account.spans.items())
-    spans = f"{sum(account.spans.values()):,}{by_label}"
-    print_lines([("annotations", f"{account.annotations:,}"), ("spans", spans), ("examples", f"{account.examples:,}")])
-    for reason, count in account.losses.most_common():
-        say(f"\n{count:,} × {reason}", style="yellow")
-        for example in account.shown[reason]:
-            say(f"  {shorten(example, SHOWN_CHARACTERS, placeholder=' …')}")
-        if count > len(account.shown[reason]):
-            say(f"  and {count - len(account.shown[reason]):,} more")
-    if account.unread:
-        unread = ", ".join(sorted(account.unread))
+    judged = [item.made for item in items if isinstance(item.made, Annotation)]
+    labels = Counter(span.label for annotation in judged for span in annotation.critique.spans)
+    spans = f"{labels.total():,}{''.join(f', {count:,} {label}' for label, count in labels.items())}"
+    print_lines([("annotations", f"{len(judged):,}"), ("spans", spans), ("examples", f"{len(items) - len(judged):,}")])
+    losses: dict[str, list[str]] = {"records that cannot be used": bad} if bad else {}
+    for item in items:
+        for reason, detail in item.losses:
+            losses.setdefault(reason, []).append(f"{item.where}: {detail}" if detail else item.where)
+    for reason, places in sorted(losses.items(), key=lambda loss: -len(loss[1])):
+        say(f"\n{len(places):,} × {reason}", style="yellow")
+        for place in places[:SHOWN_LOSSES]:
+            say(f"  {shorten(place, SHOWN_CHARACTERS, placeholder=' …')}")
+        if len(places) > SHOWN_LOSSES:
+            say(f"  and {len(places) - SHOWN_LOSSES:,} more")
+    if unread := ", ".join(sorted({column for item in items for column in item.unread})):
         say(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one, --map one of judgements", style="yellow")
     if unmet:
         there = ", ".join(sorted(met)) or "none"

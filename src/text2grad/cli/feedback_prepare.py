@@ -23,20 +23,17 @@ examples:
 
 A file without records is not written. docs/paper.md shows the recipes that take the files."""
 
-HELD_OUT = {"slf5k": 0.1, "kodcode": 0.05, "ultrafeedback": 0.01}
-"""Data set → the share of its prompts that is held out unless another is given."""
+HELD_OUT = {"slf5k": 0.1, "kodcode": 0.05, "ultrafeedback": 0.01}  # share of the prompts, unless another is given
 
-MEANINGS = {
+MEANINGS = {  # file, without its ending → its records, in words
     "sft": "demonstrations",
     "annotate": "responses to annotate",
     "train": "prompts to train on",
     "preferences": "preferences",
     "held_out": "prompts held out",
 }
-"""File, without its ending → its records, in words."""
 
-SEED = 0
-"""Seed by which prompts are chosen and held out."""
+SEED = 0  # seed by which prompts are chosen and held out
 
 
 def add_parser(commands: Any) -> None:

@@ -13,7 +13,6 @@ from text2grad.config import Recipe, latest_checkpoint, recipe_of_run
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.feedback import read_examples
 from text2grad.progress import CONSOLE, note
-from text2grad.runs import recipe_task, run_examples, world_of
 from text2grad.runs.reports import print_critique
 from text2grad.tasks import ProgramCritic
 from text2grad.types import Critique, Example, Rollout
@@ -47,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.runs import PolicySampler, critic_of_run
 
-    checkpoint = latest_checkpoint(args.directory / "checkpoints")
-    if checkpoint is None:
+    if (checkpoint := latest_checkpoint(args.directory / "checkpoints")) is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
     recipe = recipe_of_run(args.directory)
     examples = _examples(args, recipe)
@@ -100,6 +98,8 @@ def _examples(args: argparse.Namespace, recipe: Recipe) -> list[Example]:
         return [Example(prompt) for prompt in args.prompt]
     if not args.examples.lstrip("+-").isdigit():
         return read_examples(args.examples)
+    from text2grad.runs import recipe_task, run_examples, world_of
+
     count, others = int(args.examples), "give prompts with --prompt TEXT or --examples FILE.jsonl"
     if count < 1:
         raise ConfigError(f"--examples {args.examples}: at least one prompt is needed")

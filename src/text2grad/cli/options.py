@@ -14,7 +14,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.progress import CONSOLE
 from text2grad.runs.reports import plain, print_figures
 
-SHARED: Mapping[str, Mapping[str, Any]] = {
+SHARED: Mapping[str, Mapping[str, Any]] = {  # arguments that mean the same in all commands that have them
     "recipe": {"type": Path, "help": "TOML file of settings; `text2grad recipe` prints all of them"},
     "--set": {
         "dest": "overrides",
@@ -26,7 +26,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--resume": {"action": "store_true", "help": "continue from the last checkpoint in the directory of the run"},
     "--force": {"action": "store_true", "help": "overwrite files that exist"},
 }
-"""Arguments that mean the same in all commands that have them."""
 
 SOME_REMAIN = 3  # exit status if a server left some items without an answer
 

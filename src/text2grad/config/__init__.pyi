@@ -1,5 +1,4 @@
 from .critic import RewardConfig as RewardConfig
-from .idle import idle_settings as idle_settings
 from .interruption import Interruption as Interruption
 from .policy import (
     ModelConfig as ModelConfig,
@@ -10,6 +9,7 @@ from .policy import (
 from .recipe import (
     Recipe as Recipe,
     describe as describe,
+    idle_settings as idle_settings,
     load_recipe as load_recipe,
     make_recipe as make_recipe,
     register_section as register_section,
@@ -27,5 +27,5 @@ from .run_directory import (
     read_best as read_best,
     recipe_of_run as recipe_of_run,
 )
-from .server import Endpoint as Endpoint, EngineConfig as EngineConfig, ServerConfig as ServerConfig
+from .server import Endpoint as Endpoint, EngineConfig as EngineConfig
 from .training import RewardModelConfig as RewardModelConfig, SFTConfig as SFTConfig

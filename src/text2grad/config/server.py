@@ -1,14 +1,13 @@
 """Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine]."""
 
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from text2grad.config.section import Count, Listed, NonNegative, Positive, Section
-from text2grad.errors import ConfigError, known_names
+from text2grad.errors import ConfigError
 
 
 class Server(Section):
@@ -40,23 +39,6 @@ class Endpoint(Server):
     """US dollars per million tokens of prompts, and per million tokens of answers."""
     max_cost: NonNegative | None = None
     """Budget in US dollars for all answers in `out`, earlier runs included; needs the prices."""
-
-    @classmethod
-    def of(cls, owner: str, settings: Mapping[str, Any]) -> Self:
-        """Return an endpoint made from the keyword arguments of a critic, the `owner`.
-
-        Raises:
-            ConfigError: if there is no setting of a name, or a value is invalid.
-        """
-        known = list(cls.model_fields)
-        for name in settings:
-            if name not in known:
-                raise ConfigError(f'{owner} has no setting "{name}".{known_names("setting", name, known)}')
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            reasons = (": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
-            raise ConfigError(f"{owner}: {'; '.join(reasons)}") from error
 
     def checked(self, section: str = "annotate") -> Self:
         """Return this endpoint, after the check that it can be used, holds no secret, and that the key exists.

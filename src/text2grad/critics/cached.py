@@ -1,12 +1,14 @@
 """Critics whose critiques are cached in a file, so that no response is judged twice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json, digest_of_examples
 from text2grad.files import append_records, appended_records
+from text2grad.progress import Progress
 from text2grad.types import Critique, Example
 
 
@@ -44,6 +46,29 @@ class CachedCritic:
             answers[key] if key in answers else critique_from_json(self.known[key], response, where=str(self.path))
             for key, response in zip(keys, responses, strict=True)
         ]
+
+    def in_batches(
+        self,
+        examples: Sequence[Example],
+        responses: Sequence[str],
+        size: int = 16,
+        *,
+        phase: str = "run the critic",
+        shown: bool = True,
+        around: Callable[[int], AbstractContextManager[Any]] = nullcontext,
+    ) -> list[Critique]:
+        """Return one critique per response; a killed command repeats at most one call, on `size` of them.
+
+        The phase is shown with its progress. `around` gives the context of a call, by the row of its first response.
+        """
+        critiques: list[Critique] = []
+        with Progress(phase, len(responses), unit="response", enabled=shown) as progress:
+            for start in range(0, len(responses), size):
+                part = slice(start, start + size)
+                with around(start):
+                    critiques += self(examples[part], responses[part])
+                progress.advance(len(critiques) - start)
+        return critiques
 
 
 def _key(example: Example, response: str) -> str:

@@ -67,12 +67,10 @@ class SuiteResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
-
-        def plain(by_model: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
-            return {
-                model: {name: estimate._asdict() for name, estimate in own.items()} for model, own in by_model.items()
-            }
-
+        figures, differences = (
+            {model: {name: estimate._asdict() for name, estimate in own.items()} for model, own in by_model.items()}
+            for by_model in (self.figures, self.differences)
+        )
         return {
             "questions": len(self.questions),
             "identity": self.suite.identity(),
@@ -80,9 +78,9 @@ class SuiteResult:
                 name: {"better": measure.better, "about": measure.about}
                 for name, measure in self.suite.measures.items()
             },
-            "models": plain(self.figures),
+            "models": figures,
             "endings": {name: self.endings(name) for name in self.answers},
-            "differences": plain(self.differences),
+            "differences": differences,
         }
 
 

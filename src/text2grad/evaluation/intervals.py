@@ -18,8 +18,7 @@ DRAWS, LEVEL = 2_000, 0.95
 _Z = 1.959964  # 97.5 % quantile of the normal distribution
 _AT_ONCE = 100  # resamples held in memory together
 
-Rows = Sequence[Mapping[str, float]]
-"""The counts of each item; a missing count is 0."""
+Rows = Sequence[Mapping[str, float]]  # the counts of each item; a missing count is 0
 
 
 class Statistic(Protocol):

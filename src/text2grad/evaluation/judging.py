@@ -10,7 +10,6 @@ from text2grad.costs import TokenCount, metered
 from text2grad.critics.servers import (
     Answer,
     CachedClient,
-    Failure,
     Prompt,
     Request,
     ResponseFormat,
@@ -18,6 +17,7 @@ from text2grad.critics.servers import (
     expected_expense,
     refuse_beyond_budget,
     run_session,
+    unusable,
 )
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.progress import note
@@ -31,18 +31,17 @@ def all_answers(
     Raises:
         RequestError: if answers did not arrive; those that did are stored.
     """
-    replies, usage = run_session(endpoint, store, CachedClient.reply, requests, phase=what)
+    replies, usage = run_session(endpoint, store, CachedClient.answer, requests, phase=what)
     tokens.add(usage.prompt_tokens, usage.completion_tokens)
-    failures = [failure for _, failure in replies if failure is not None]
-    if failures:
+    if failures := [reply for reply in replies if isinstance(reply, RequestError)]:
         kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
         raise RequestError(
             failures[0].kind,
             f"{len(failures):,} of {len(replies):,} {what} did not arrive ({kinds}); the first: {failures[0].detail}. "
             "Run the same command again: it requests the missing ones only",
         )
-    answers = [answer for answer, _ in replies if answer is not None]
-    if empty := [Failure.of(answer).detail for answer in answers if not answer.text.strip()]:
+    answers = [reply for reply in replies if isinstance(reply, Answer)]
+    if empty := [unusable(answer).detail for answer in answers if not answer.text.strip()]:
         note(f"{len(empty):,} of {len(answers):,} {what} are empty; the first: {empty[0]}", warning=True)
     return answers
 

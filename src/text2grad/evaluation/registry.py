@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from text2grad.errors import ConfigError, DataError, check_known
-from text2grad.evaluation.suite import Suite, SuiteOptions
+
+if TYPE_CHECKING:
+    from text2grad.evaluation.suite import Suite, SuiteOptions
 
 LM_EVAL = "lm-eval:"
 
@@ -16,19 +18,19 @@ LM_EVAL = "lm-eval:"
 class SuiteKind(NamedTuple):
     """A kind of suite: how one is made, and a line for `--help`."""
 
-    make: Callable[[SuiteOptions], Suite]
+    make: "Callable[[SuiteOptions], Suite]"
     about: str
 
 
 SUITES: dict[str, SuiteKind] = {}
 
 
-def register_suite(name: str, make: Callable[[SuiteOptions], Suite], about: str = "") -> None:
+def register_suite(name: str, make: "Callable[[SuiteOptions], Suite]", about: str = "") -> None:
     """Make a suite known by a name; a module that does so is named by `--suite MODULE:NAME`."""
     SUITES[name] = SuiteKind(make, about)
 
 
-def _ours(place: str, options: SuiteOptions) -> Suite:
+def _ours(place: str, options: "SuiteOptions") -> "Suite":
     """Return a suite, "module:class"; the module is imported with the first suite, not for `--help`."""
     module, _, kind = place.partition(":")
     suite: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(options)
@@ -49,7 +51,7 @@ for _name, _place, _about in (
     register_suite(_name, partial(_ours, _place), _about)
 
 
-def make_suites(given: Sequence[str], options: SuiteOptions) -> list[Suite]:
+def make_suites(given: Sequence[str], options: "SuiteOptions") -> "list[Suite]":
     """Return the suites that a command line names, each as NAME, or with its data as NAME=FILE.
 
     Names are of suites, "lm-eval:TASK", or "MODULE:NAME", a suite that a module registers.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.evaluation.intervals import Ratio, Statistic
-from text2grad.feedback import Entry, read_entries, without_reasoning
+from text2grad.feedback import Entry, json_object, read_entries, without_reasoning
 from text2grad.files import to_json
 from text2grad.types import Message
 
@@ -169,11 +169,11 @@ class Source(NamedTuple):
         return DataError(f"suite {self.suite}: {reason}. {way_out}")
 
     def entries(self, options: SuiteOptions) -> list[Entry]:
-        """Return the records of the suite's data.
+        """Return the records of the suite's data, each a JSON object.
 
         Raises:
             DataError: if there are none, or they are neither here nor on a hub that can be reached; the message names
-                the file to provide and its publisher.
+                the file to provide and its publisher. Also if a record is no object.
         """
         path = options.data or self.hub
         try:
@@ -186,7 +186,7 @@ class Source(NamedTuple):
                 raise DataError(f"{path} holds no records")
         except DataError as error:
             raise self.unusable(error) from error
-        return entries
+        return [entry._replace(record=json_object(entry.record, entry.where)) for entry in entries]
 
     def file(self, options: SuiteOptions, names: Sequence[str]) -> Path:
         """Return the first of some files in the directory of the suite's data.

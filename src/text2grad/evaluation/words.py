@@ -52,12 +52,11 @@ class Bleu(NamedTuple):
         return np.array([score(row).score * self.scale if any(row) else math.nan for row in totals], dtype=float)
 
 
-OVERLAPS: dict[str, Statistic] = {
+OVERLAPS: dict[str, Statistic] = {  # the figures of texts beside references, of the counts of `Wording.beside`
     **{name: Ratio((name,), ("with_reference",)) for name in ROUGE},
     "bleu": Bleu(),
     "bertscore": Ratio(("bertscore",), ("with_reference",)),
 }
-"""The figures of texts beside references, of the counts of `Wording.beside`."""
 PERPLEXITY = Ratio(("nats",), ("tokens",), exp=True)
 
 

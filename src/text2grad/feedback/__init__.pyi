@@ -39,7 +39,12 @@ from .spans import (
     locate_spans as locate_spans,
 )
 from .splits import hold_out as hold_out, split_by_prompt as split_by_prompt
-from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote
-from .words import inside_word as inside_word, whole_words as whole_words, words_of as words_of
+from .words import (
+    StepRule as StepRule,
+    inside_word as inside_word,
+    split_steps as split_steps,
+    whole_words as whole_words,
+    words_of as words_of,
+)

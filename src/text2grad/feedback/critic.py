@@ -109,11 +109,7 @@ def _problem(critique: Critique, response: str) -> str:
 
 
 def _critique(answer: object, response: str, *, match: Match, name: str) -> Critique:
-    """Return what a critic gave for a response as a critique with numbers of Python.
-
-    Raises:
-        CriticError: if it is none of the kinds that critics give.
-    """
+    """Return what a critic gave for a response as a critique with numbers of Python; refuse other kinds."""
     if isinstance(answer, Critique):
         _refuse_types(answer, name)
         spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's, for example
@@ -139,11 +135,7 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
 
 
 def _refuse_types(critique: Critique, name: str) -> None:
-    """Refuse a critique whose parts have other types than `Critique` names.
-
-    Raises:
-        CriticError: with the part, its type and the type that is needed.
-    """
+    """Refuse a critique whose parts have other types than `Critique` names."""
     spans: object = critique.spans
     wrong = ""
     if not isinstance(critique.feedback, str):

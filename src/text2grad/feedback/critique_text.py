@@ -47,8 +47,7 @@ from text2grad.feedback.lenient_json import (
 from text2grad.feedback.reasoning import answer_parts
 from text2grad.types import Label, Status
 
-MAX_CHARS = 100_000
-"""A longer text is `unparsable`: twenty times the longest critique of the paper's prompts."""
+MAX_CHARS = 100_000  # a longer text is `unparsable`: twenty times the longest critique of the paper's prompts
 
 
 class Placed(str):

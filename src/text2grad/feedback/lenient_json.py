@@ -19,11 +19,8 @@ from typing import Any, NamedTuple
 
 from text2grad.types import HALF_PAIR
 
-MAX_DEPTH = 16
-"""Maximum nesting of brackets: no critique needs more, and the parser stays below Python's recursion limit."""
-
-EFFORT = 10
-"""Maximum characters parsed in all attempts, as a multiple of the text's length: it keeps the time linear."""
+MAX_DEPTH = 16  # maximum nesting of brackets: no critique needs more, and Python's recursion limit is far
+EFFORT = 10  # maximum characters parsed in all attempts, as a multiple of the text's length: it keeps the time linear
 
 
 class Cut(str):
@@ -85,9 +82,7 @@ _ESCAPE = re.compile(
 )
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "\"'\\/`"}
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*+")
-MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
-"""Dashes that people and models write for the minus sign → the minus sign, for `str.translate`."""
-
+MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")  # dashes that people and models write for it
 _SCALAR = re.compile(rf"[-+.\w{''.join(map(chr, MINUS_SIGNS))}]++")
 _NO_KEY = re.compile(r"""\s*+["'“‘](?![^"'“”‘’]*+["'”’]\s*+:)""")  # a text that is no key, as in 8 "of 10"
 _CONSTANTS = dict.fromkeys(("null", "none", "undefined", "...")) | {"true": True, "false": False}
@@ -215,8 +210,7 @@ class _Reader:
 
     def _matched(self, pattern: re.Pattern[str]) -> str:
         """Return the match of a pattern and step over it."""
-        match = pattern.match(self.text, self.position)
-        if match is None:
+        if (match := pattern.match(self.text, self.position)) is None:
             raise _UnreadableError
         self.position = match.end()
         return match[0]

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-MAX_UNIT = 32
-"""Maximum characters per unit: longer runs of marks on a letter are noise and slow to normalize."""
+MAX_UNIT = 32  # maximum characters per unit: longer runs of marks on a letter are noise and slow to normalize
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,17 +50,11 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Entry(NamedTuple):
-    """A record of a file.
+    """A record of a file."""
 
-    Attributes:
-        number: its line or position, from 1.
-        where: file and number, for messages.
-        record: the record; for a line of JSON, its bytes; for a row that is no record, its error.
-    """
-
-    number: int
-    where: str
-    record: Any
+    number: int  # its line or position, from 1
+    where: str  # file and number, for messages
+    record: Any  # the record; for a line of JSON, its bytes; for a row that is no record, its error
 
 
 def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
@@ -295,8 +289,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
         with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
             rows = _csv_rows(file) if kind == ".csv" else _tab_rows(path, file.read())
             header = [name.strip() for name in next(rows, [])]
-            twice = [name for name, count in Counter(header).items() if name and count > 1]
-            if twice:
+            if twice := [name for name, count in Counter(header).items() if name and count > 1]:
                 raise DataError(f"{path}:1: the header names the column {shown(twice[0])} twice; rename one of them")
             for row in filter(None, rows):
                 number = rows.line_num

@@ -42,8 +42,7 @@ from text2grad.types import LABELS, Critique, Example, Span, Status
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
 
-BESIDE = ("feedback", "spans", *QUOTES, "outcome")
-"""Parts of a critique that may stand beside the response."""
+BESIDE = ("feedback", "spans", *QUOTES, "outcome")  # parts of a critique that may stand beside the response
 
 _SPAN = 'a span is [start, end, "positive" or "negative"]'
 _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and spans'
@@ -191,8 +190,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
         raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
     response = optional(record, "response", where, is_text, "must be a text;")
     prompt = optional(record, "prompt", where, is_prompt, "is text or a list of chat messages,", "")
-    given = record.get("critique")
-    if given is None:
+    if (given := record.get("critique")) is None:
         given = {key: record[key] for key in BESIDE if key in record}
         if not given:
             raise bad_record(where, f"{_WANTED}; the record has {keys_of(record)}")
@@ -205,11 +203,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
 
 
 def _refuse_lost_values(given: Object, where: str) -> None:
-    """Refuse numbers as feedback, outcomes that are no numbers, and broken offsets, which the tolerant parser drops.
-
-    Raises:
-        DataError: if there is one.
-    """
+    """Refuse numbers as feedback, outcomes that are no numbers, and broken offsets, which the tolerant parser drops."""
     optional(given, "feedback", where, lambda text: not isinstance(text, int | float), "is a text,")
     optional(given, "outcome", where, lambda n: n is None or is_finite(number_of(n)), "is a finite number or null,")
     spans = given.get("spans")

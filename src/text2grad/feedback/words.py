@@ -1,8 +1,11 @@
-"""Text → the character ranges of its words, in any script."""
+"""Text → the character ranges of its words, in any script, and of its steps: lines, sentences or clauses."""
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, get_args
+
+from text2grad.errors import check_known
 
 _SPACELESS = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese; Korean, whose particles join the noun
     r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff"
@@ -70,3 +73,32 @@ def is_letter(character: str) -> bool:
 def _continues(character: str) -> bool:
     """Return True for an accent, a vowel sign or a joiner, which never begin a word."""
     return character > "\u02ff" and (character in "\u200c\u200d" or unicodedata.category(character).startswith("M"))
+
+
+StepRule = Literal["lines", "sentences", "clauses"]
+
+_PATTERNS: Mapping[StepRule, re.Pattern[str]] = {
+    "lines": re.compile(r"\S(?:[^\n]*\S)?"),
+    "sentences": re.compile(r"\S[^\n]*?(?:[.!?…][\"')\]]*(?=\s|\Z)|(?<=\S)(?=\s*(?:\n|\Z)))"),
+    "clauses": re.compile(r"\S[^\n]*?(?:[.!?…,;:][\"')\]]*(?=\s|\Z)|(?<=\S)(?=\s*(?:\n|\Z)))"),
+}
+
+
+def split_steps(response: str, rule: StepRule) -> list[tuple[int, int]]:
+    r"""Return the characters [start, end) of each step of a response, without the white space around it.
+
+    Args:
+        response: a text.
+        rule: "lines", "sentences" (which end with . ! ? … or a line) or "clauses" (which also end with , ; or :).
+
+    Raises:
+        ConfigError: if there is no such rule.
+
+    Example:
+        >>> split_steps("It is 2.5, not 3. So\nyes.", "sentences")
+        [(0, 17), (18, 20), (21, 25)]
+        >>> split_steps("It is 2.5, not 3. So\nyes.", "clauses")
+        [(0, 10), (11, 17), (18, 20), (21, 25)]
+    """
+    check_known("rule", rule, get_args(StepRule))
+    return [step.span() for step in _PATTERNS[rule].finditer(response)]

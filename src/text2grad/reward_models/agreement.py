@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from text2grad.types import Critique
 
-RATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+RATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # rate → the counts of numerator and denominator
     "f1": (("positive_both", "negative_both") * 2, ("positive", "positive_true", "negative", "negative_true")),
     "f1/positive": (("positive_both",) * 2, ("positive", "positive_true")),
     "f1/negative": (("negative_both",) * 2, ("negative", "negative_true")),
@@ -26,7 +26,6 @@ RATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unmatched_rate": (("unmatched",), ("quotes",)),
     "gap": (("surplus",), ("responses",)),
 }
-"""Name of a rate → the counts that are added up, and those by whose sum they are divided."""
 
 
 class Agreement(NamedTuple):

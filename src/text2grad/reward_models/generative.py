@@ -46,19 +46,12 @@ NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
 
 class _Request(NamedTuple):
-    """One critique to decode.
+    """One critique to decode."""
 
-    Attributes:
-        ids: of the reward model's prompt.
-        response: the text that may be quoted.
-        group: requests of one group share a prefix.
-        rng: samples the critique; None decodes greedily.
-    """
-
-    ids: list[int]
-    response: str
-    group: str
-    rng: Random | None = None
+    ids: list[int]  # of the reward model's prompt
+    response: str  # the text that may be quoted
+    group: str  # requests of one group share a prefix
+    rng: Random | None = None  # samples the critique; None decodes greedily
 
 
 class GenerativeRewardModel:

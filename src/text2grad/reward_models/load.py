@@ -84,8 +84,7 @@ def shares_base(recipe: Recipe) -> bool:
     critic, policy = recipe.critic, recipe.model
     if not critic.learned or critic.kind != "generative" or not policy.lora_r:
         return False
-    base = base_named_by(critic.model)
-    if base is None:
+    if (base := base_named_by(critic.model)) is None:
         return False
     return base == policy.path or (Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve())
 

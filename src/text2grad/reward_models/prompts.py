@@ -51,8 +51,7 @@ def encode_questions(
     """
     asked = list(map(Example, questions))
     prompts = encode_prompts(tokenizer, asked, prompt_format=prompt_format)
-    special = special_tokens(tokenizer)
-    if not special:
+    if not (special := special_tokens(tokenizer)):
         return prompts
     in_chat = format_of(tokenizer, prompt_format) == "chat"
     is_special = re.compile("|".join(map(re.escape, special.values())))

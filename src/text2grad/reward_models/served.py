@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Endpoint, ServerConfig
+from text2grad.config import Endpoint, make_recipe
 from text2grad.critics.servers import (
-    AnnotationResult,
     CachedClient,
     Item,
+    Judged,
     Prompt,
     Request,
     ResponseFormat,
     ServerCritic,
-    read_reply,
+    read_answer,
 )
 from text2grad.errors import ConfigError
 from text2grad.progress import note
@@ -56,8 +56,7 @@ class ServerRewardModel(ServerCritic):
             format: of its critiques, as in training, with limits that a grammar can express. With `constrain` each
                 request carries the grammar; a server without grammars rejects it, and each rejected critique is a
                 failure. The length limit is that of `settings`.
-            settings: attributes of `Endpoint`: `base_url`, `api_key_env`, `max_tokens`, `concurrency`, `timeout_s`,
-                ...
+            settings: `base_url`, `api_key_env`, `max_tokens`, `concurrency`, `timeout_s`.
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
@@ -69,8 +68,8 @@ class ServerRewardModel(ServerCritic):
                 "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from "
                 "[critic]"
             )
-        values = {**ServerConfig().model_dump(), **settings, "model": model, "temperature": 0.0}
-        endpoint = Endpoint.of("ServerRewardModel", values).checked("server")
+        server = make_recipe({"server": settings}, where="ServerRewardModel").server
+        endpoint = Endpoint(**server.model_dump(), model=model, temperature=0.0).checked("server")
         self._warned = False
         super().__init__(endpoint, store)
 
@@ -87,7 +86,7 @@ class ServerRewardModel(ServerCritic):
             )
         return super().__call__(examples, responses)
 
-    async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
+    async def annotate(self, client: CachedClient, item: Item) -> Judged:
         """Return the critique of one response.
 
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
@@ -101,6 +100,6 @@ class ServerRewardModel(ServerCritic):
         if self.format.constrain:
             grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
             wanted = ResponseFormat("grammar", grammar)
-        reply = await client.reply(Request(prompt, wanted))
+        answer = await client.answer(Request(prompt, wanted))
         read = partial(read_critique, response=item.response, format=self.format)
-        return read_reply(reply, read, complete=not FORMS[self.format.form].quotes)
+        return read_answer(answer, read, complete=not FORMS[self.format.form].quotes), answer

@@ -29,8 +29,7 @@ from text2grad.types import Critique, Example, Label, Span
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 OUTCOME, NO_OUTCOME = '], "outcome": ', "null}"
 """In place of CLOSING in a form with an outcome: the number and a brace follow, or there is none."""
-WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}
-"""The labels in a list of labelled quotes."""
+WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}  # the labels in a list of labelled quotes
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 
@@ -222,7 +221,7 @@ def critique_from_labels(text: str, response: str, form: Form) -> Critique:
     )
 
 
-FORMS = {
+FORMS = {  # the value of `reward_model.form` → form; another package may add one with labels of words
     "spans": Form(
         "good_spans", "and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     ),
@@ -238,4 +237,3 @@ FORMS = {
         says_words=True,
     ),
 }
-"""The value of `reward_model.form` → form; another package may add one with labels of words."""

@@ -1,9 +1,12 @@
-from .annotation_items import annotated_examples as annotated_examples, items_of as items_of
+from .annotation_items import (
+    annotate_by_critic as annotate_by_critic,
+    annotated_examples as annotated_examples,
+    items_of as items_of,
+)
 from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .lesson import give_lesson as give_lesson
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better
-from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
 from .recipe_run import critic_of_run as critic_of_run, refreshed_critic as refreshed_critic, run_recipe as run_recipe

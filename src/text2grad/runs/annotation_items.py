@@ -1,28 +1,43 @@
-"""A recipe → the items to annotate, from a file of responses, or sampled from the policy.
+"""A recipe → the items to annotate, from a file of responses, or sampled from the policy; or their critiques at once.
 
 Each line of the file is an example, as for training, which may also have "response", "feedback", "outcome" and "id".
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
 annotates the same responses. "feedback" is a critique by a human: only its quotes are requested; a human's "outcome"
 stays. A file of annotations is accepted too: its critiques are the feedback and the outcomes, and its spans are
 ignored. With template = "code" the "tests" run in the sandbox, and their outcome is part of the prompt.
+
+A critic in this process, such as a program, judges the responses without items (`annotate_by_critic`).
 """
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe, digest_of
-from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of
+from text2grad.critics import CachedCritic
+from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of, with_word_of_people
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import is_finite, read_examples
+from text2grad.feedback import (
+    Annotation,
+    Critic,
+    check_examples,
+    is_finite,
+    load_callable,
+    read_examples,
+    write_annotations,
+)
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
-from text2grad.runs.prompts import recipe_task
-from text2grad.types import Critique, Example
+from text2grad.runs.critic_quality import check_identity
+from text2grad.runs.prompts import recipe_task, task_settings
+from text2grad.types import Example
 
-RESPONSES = "responses.jsonl"
+RESPONSES, CRITIQUES, ANNOTATIONS = "responses.jsonl", "critiques.jsonl", "annotations.jsonl"
+KINDS = {"response": "a text", "feedback": "a text", "outcome": "a number (feedback import --map)"}
 SAMPLING_STEP = 2**21  # no training step uses its random numbers
 
 
@@ -41,11 +56,7 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
         return task.train(recipe.quickstart.examples, recipe.run.seed)[:limit]
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
-        for key, kind in (
-            ("response", "a text"),
-            ("feedback", "a text"),
-            ("outcome", "a number (feedback import --map)"),
-        ):
+        for key, kind in KINDS.items():
             value = _said(example, key)
             if value is not None and not (is_finite(value) if key == "outcome" else isinstance(value, str)):
                 place = f'{data.train}: "{key}" of the example {example.prompt_text[:60]!r}'
@@ -98,18 +109,6 @@ def _said(example: Example, key: str) -> Any:
     return None if critique.get(key) == "" else critique.get(key)
 
 
-def with_word_of_people(example: Example, critique: Critique) -> Critique:
-    """Return a critique of an example's own response with a human's feedback and outcome, where there are some."""
-    words, outcome = _said(example, "feedback"), _said(example, "outcome")
-    if critique.failed:
-        return critique
-    return replace(
-        critique,
-        feedback=critique.feedback if words is None else words,
-        outcome=critique.outcome if outcome is None else outcome,
-    )
-
-
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
     """Return examples and the policy's responses; missing responses are sampled.
 
@@ -129,8 +128,7 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
     sampling = hash_of(*settings, digest_of(policy) if policy.is_dir() else "")
     known = {"policy": recipe.model.path, "sampling": sampling}
     saved = _saved(known, examples, path)
-    missing = [row for row in range(len(examples)) if row not in saved]
-    if missing:
+    if missing := [row for row in range(len(examples)) if row not in saved]:
         if not recipe.model.path:
             raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
         with Progress("sample", len(missing), unit="response") as progress:
@@ -178,3 +176,72 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
         part = kept[start : start + recipe.rollout.rows_at_once]
         rollouts = sampler([examples[row] for row in part], seed=recipe.run.seed, step=SAMPLING_STEP + part[0])
         yield {row: rollout.response for row, rollout in zip(part, rollouts, strict=True)}
+
+
+def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | None = None) -> list[Annotation]:
+    """Sample responses, have them judged, and write annotations.jsonl.
+
+    What was sampled and judged before in the directory is read from it: responses are saved after each batch, critiques
+    at once.
+
+    Args:
+        recipe: [data], [model] and [rollout] say what is sampled; refresh.annotator, critic.use or data.task name
+            the critic.
+        out: the directory of responses.jsonl, critiques.jsonl and annotations.jsonl.
+        samples: responses to each prompt.
+        limit: the first prompts only.
+
+    Raises:
+        ConfigError: if the recipe names no critic or no policy, or the directory holds critiques of another critic.
+        DataError: if the data cannot be used, or the directory holds responses to other prompts.
+        CriticError: if the critic fails.
+    """
+    task, named = recipe_task(recipe), recipe.refresh.annotator or recipe.critic.use
+    if named:
+        critic = load_callable(named, "critic")
+    elif task is not None:
+        critic = task.critic()
+    else:
+        raise ConfigError(
+            "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"
+        )
+    prompts = annotated_examples(recipe, limit)
+    check_examples(critic, prompts)
+    given = [text for example in prompts if isinstance(text := example.meta.get("response"), str)]
+    if given and (len(given) < len(prompts) or samples > 1):
+        raise ConfigError(
+            f'{recipe.data.train}: {len(given)} of {len(prompts)} examples have a "response", and {samples} for each '
+            "are asked for; leave the responses and --samples out together, or give each example one response"
+        )
+    check_identity(out, _identity(recipe, critic))
+    examples, responses = (
+        (prompts, given) if given else sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
+    )
+    match, size = recipe.critic.match, recipe.rollout.batch_size
+    critiques = CachedCritic(critic, out / CRITIQUES, match=match).in_batches(examples, responses, size)
+    if given:
+        said = ((_said(example, "feedback"), _said(example, "outcome")) for example in examples)
+        critiques = [with_word_of_people(critique, *own) for critique, own in zip(critiques, said, strict=True)]
+    prompts_of = [example.prompt_text for example in examples]
+    annotations = list(map(Annotation, prompts_of, responses, critiques))
+    write_annotations(out / ANNOTATIONS, annotations)
+    return annotations
+
+
+def _identity(recipe: Recipe, critic: Critic) -> dict[str, Any]:
+    """Return what decides the critic's answers: its name, its settings, and the file in which it is defined."""
+    return {
+        "critic": recipe.refresh.annotator or recipe.critic.use or f"data.task = {recipe.data.task}",
+        "truths": task_settings(recipe).truths,
+        "match": recipe.critic.match,
+        "source": _source_of(critic),
+    }
+
+
+def _source_of(critic: Critic) -> str:
+    """Return a hash of the file in which a critic is defined; empty where there is none."""
+    defined = critic if inspect.isfunction(critic) or inspect.isclass(critic) else type(critic)
+    try:
+        return sha256(Path(inspect.getfile(defined)).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return ""

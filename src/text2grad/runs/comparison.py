@@ -87,12 +87,10 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
 
 
 def quickstart_tables(task: str, result: Mapping[str, Any], labels: Mapping[str, str]) -> list[Table]:
-    """Return the tables of a task, of the methods and of the reward model, each at most 80 columns wide."""
-    return [method_table(task, result, labels), agreement_table(task, result)]
+    """Return the tables of a task, of the methods and of the reward model, each at most 80 columns wide.
 
-
-def method_table(task: str, result: Mapping[str, Any], labels: Mapping[str, str]) -> Table:
-    """Return the table of methods."""
+    That of the reward model has for each seed the first and the last answers.
+    """
     several = len(result["seeds"]) > 1
     rows = []
     for name, method in result["methods"].items():
@@ -100,18 +98,14 @@ def method_table(task: str, result: Mapping[str, Any], labels: Mapping[str, str]
         kl = f"{fmean(method['kl_per_token']):.3f}"
         rows.append([labels.get(name, "fine-tuned"), f"{fmean(method['final']):.3f}", *seeds, kl])
     columns = ["method", *(["mean", "seeds"] if several else ["value"]), "KL/token"]
-    return Table(f"{task}: {result['metric'].replace('_', ' ')}, held-out items", columns, rows)
-
-
-def agreement_table(task: str, result: Mapping[str, Any]) -> Table:
-    """Return the table of the reward model: for each seed, the first and the last answers."""
+    methods = Table(f"{task}: {metric_words(result['metric'])}, held-out items", columns, rows)
     rows = []
-    for number, seed in enumerate(result["seeds"]):
-        for answers, when in (("first", "reward_model"), ("last", "reward_model_at_end")):
-            rates = {name: f"{value:.2f}" for name, value in result[when][number].items()}
-            shares = [
-                " / ".join(rates.get(f"{share}/{label}", "–") for share in ("precision", "recall")) for label in LABELS
-            ]
-            rows.append([str(seed), answers, *shares, *(rates.get(name, "–") for name in RATES.values())])
-    columns = ["seed", "answers", *LABELS, *RATES]
-    return Table(f"{task}: precision / recall of the reward model in tokens", columns, rows)
+    for seed, *agreements in zip(result["seeds"], result["reward_model"], result["reward_model_at_end"], strict=True):
+        for answers, agreement in zip(("first", "last"), agreements, strict=True):
+            rates = {name: f"{value:.2f}" for name, value in agreement.items()}
+            pairs = ((rates.get(f"{share}/{label}", "–") for share in ("precision", "recall")) for label in LABELS)
+            rows.append(
+                [str(seed), answers, *map(" / ".join, pairs), *(rates.get(name, "–") for name in RATES.values())]
+            )
+    title = f"{task}: precision / recall of the reward model in tokens"
+    return [methods, Table(title, ["seed", "answers", *LABELS, *RATES], rows)]

@@ -32,7 +32,7 @@ from text2grad.evaluation import distinct
 from text2grad.feedback import Critic
 from text2grad.files import readable, to_json, write_atomically
 from text2grad.models import draws_apart
-from text2grad.progress import Progress, note
+from text2grad.progress import note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import (
     EVALUATION_SEED,
@@ -183,16 +183,14 @@ class Evaluations:
         """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
         trainer = self.trainer
         critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
-        critiques: list[Critique] = []
-        at_once = trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes
-        main = trainer.accelerator.is_main_process
-        with Progress("evaluate: judge", len(rollouts), unit="response", enabled=main) as progress:
-            for start in range(0, len(rollouts), at_once):
-                batch = rollouts[start : start + at_once]
-                with draws_apart(self._seed_of(step, first + start)):
-                    critiques += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
-                progress.advance(len(batch))
-        return critiques
+        return critic.in_batches(
+            [rollout.example for rollout in rollouts],
+            [rollout.response for rollout in rollouts],
+            trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes,
+            phase="evaluate: judge",
+            shown=trainer.accelerator.is_main_process,
+            around=lambda row: draws_apart(self._seed_of(step, first + row)),
+        )
 
     def _numbers(
         self, rollouts: Sequence[Rollout], critiques: Sequence[Critique]

@@ -15,14 +15,12 @@ from text2grad.types import Example
 
 Metric = Callable[[Example, str], Mapping[str, float]]
 
-RESERVED = (
+RESERVED = (  # the numbers that every evaluation has; a metric needs other names
     *("reward", "positive_share", "negative_share", "unlabelled_share", "failure_rate"),
     *("distinct_2", "kl_per_token", "reference_perplexity", "mean_tokens", "truncated_share"),
 )
-"""The numbers that every evaluation has; a metric needs other names."""
 
-LOWER_IS_BETTER = ("invented_share", "unsupported_share")
-"""Main metrics of built-in tasks for which lower is better."""
+LOWER_IS_BETTER = ("invented_share", "unsupported_share")  # main metrics of built-in tasks for which lower is better
 
 LARGEST = 1e300  # sums of larger numbers may be infinite
 
@@ -67,8 +65,7 @@ def measure(
                 values = metric(example, response)
         except (Exception, SystemExit) as error:
             raise MetricError(f"the metric failed on {where}: {described(error)}. {WAY_OUT}") from error
-        fault = _fault(values, rows)
-        if fault:
+        if fault := _fault(values, rows):
             raise MetricError(f"the metric {fault}, for {where} ({_defined_at(metric)}). {WAY_OUT}")
         rows.append({name: float(value) for name, value in values.items()})
     return rows

@@ -155,8 +155,7 @@ def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstrati
     """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
     special = [token.content for token in added_tokens(tokenizer).values() if token.special and token.content]
     said = {each.where: [str(turn.message or turn.answer) for turn in each.turns] for each in demonstrations}
-    spelled = {where: text for where, texts in said.items() for text in special if text in "\0".join(texts)}
-    if spelled:
+    if spelled := {where: text for where, texts in said.items() for text in special if text in "\0".join(texts)}:
         where, text = next(iter(spelled.items()))
         note(
             f"{len(spelled)} of {len(demonstrations)} demonstrations spell a special token in an answer, the first "

@@ -40,8 +40,7 @@ class BuiltIn:
         return self.measure(examples, responses)[0]
 
 
-PROCEDURAL: dict[str, type[Task]] = {}
-"""Name → the class of a task that makes its own items, with demonstrations."""
+PROCEDURAL: dict[str, type[Task]] = {}  # name → the class of a task that makes its own items, with demonstrations
 
 _BUILT_IN: dict[str, Callable[[TaskSettings], BuiltIn]] = {}
 

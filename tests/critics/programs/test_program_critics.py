@@ -16,7 +16,7 @@ from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic, imported
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import Critic, ask
-from text2grad.feedback.sources.phases import read_problems
+from text2grad.feedback.sources.published import read_problems
 from text2grad.feedback.user_code import load_callable
 from text2grad.types import Critique, Example, Span
 

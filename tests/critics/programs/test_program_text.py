@@ -106,19 +106,6 @@ RESPONSES = {
     "in backticks, behind a draft": "Maybe `def f(x): return x`? No: `def f(x): return x + 1`",
     "in backticks, behind reasoning": "<think>`def f(x): return x`</think>`def f(x): return x + 1`",
     "in a tag of code": f"<pre><code class='python'>{RIGHT.rstrip()}</code></pre>",
-    # a wrong version behind the right one
-    "before what is not to be written": f"{ANSWER}Do not write it like this:\n\n{DRAFT}",
-    "before a line of what not to do": f"{ANSWER}It adds one\nDon't do this:\n{DRAFT}",
-    "before what is wrong": f"{ANSWER}**Wrong:**\n{DRAFT}",
-    "before a bad example": f"1. So:\n\n{indent(ANSWER, '   ')}\n2. ❌ A wrong version:\n\n{indent(DRAFT, '   ')}",
-    "before a wrong one in a quote": indent(f"{ANSWER}\nIncorrect code:\n\n{DRAFT}", "> "),
-    "behind what is wrong": f"A first, wrong version:\n{DRAFT}{ANSWER}",
-    "before two that are wrong": f"{ANSWER}Please don't do this:\n{DRAFT}And never write that:\n{DRAFT}",
-    "behind what it avoids": f"{DRAFT}To avoid that:\n{ANSWER}",
-    "behind what you may not like": f"{DRAFT}If you don't like this:\n{ANSWER}",
-    "in place of what is wrong": f"{DRAFT}This was wrong. Fixed:\n{ANSWER}",
-    "behind words of wrong input": f"{DRAFT}This one is for wrong input:\n{ANSWER}",
-    "where all is wrong": f"Wrong:\n{DRAFT}Bad:\n{ANSWER}",
     "in tags of an answer, without a fence": f"<think>x</think>\n<answer>\n{RIGHT}</answer>",
 }  # fmt: skip
 

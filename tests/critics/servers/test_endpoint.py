@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from text2grad.config.server import AnnotateConfig, Endpoint, ServerConfig
-from text2grad.critics.servers.annotation import Annotator, Item, read_reply
-from text2grad.critics.servers.cached_client import Reply
+from text2grad.critics.servers.annotation import Annotator, Item, read_answer
 from text2grad.critics.servers.client import ServerClient
 from text2grad.critics.servers.llm_critic import LLMCritic
 from text2grad.critics.servers.preference import Comparison, prefer
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Answer, Store
 from text2grad.critics.servers.templates import Template
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, RequestError
 from text2grad.feedback import critique_from_text
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
@@ -70,8 +69,7 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     config = AnnotateConfig(model="m")
     critic = LLMCritic("m")
-    assert critic.endpoint == Endpoint(model="m")
-    assert config.model_dump(include=set(Endpoint.model_fields)) == critic.endpoint.model_dump()
+    assert critic.endpoint == config
     template = critic.template
     assert (config.template, config.reasoning) == (template.name, template.reasoning)
     model = ServerRewardModel("m")
@@ -84,18 +82,19 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     [
         (
             {"tempreature": 0.5},
-            'Critic has no setting "tempreature". Did you mean "temperature"? Known settings: base_url, '
-            "api_key_env, max_tokens, concurrency, timeout_s, model, temperature, prices, max_cost",
+            'LLMCritic: [annotate] has no key "tempreature". Did you mean "temperature"? Known keys: api_key_env, '
+            "base_url, concurrency, max_cost, max_tokens, model, out, prices, reasoning, temperature, "
+            "template, timeout_s",
         ),
-        ({"concurrency": 0}, "Critic: concurrency: Input should be greater than or equal to 1"),
-        ({"max_tokens": "9"}, "Critic: max_tokens: Input should be a valid integer"),
-        ({"temperature": float("nan")}, "Critic: temperature: Input should be a finite number"),
+        ({"concurrency": 0}, "LLMCritic: [annotate] concurrency = 0: Input should be greater than or equal to 1"),
+        ({"max_tokens": "9"}, "LLMCritic: [annotate] max_tokens = '9': Input should be a valid integer"),
+        ({"temperature": float("nan")}, "LLMCritic: [annotate] temperature = nan: Input should be a finite number"),
         ({"max_cost": 1.0}, "[annotate] max_cost needs prices: without them nothing costs anything"),
     ],
 )
 def test_wrong_values_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Endpoint.of("Critic", {"model": "m", **settings}).checked()
+        LLMCritic("m", **settings)
     assert str(caught.value) == message
 
 
@@ -121,12 +120,12 @@ def test_the_end_of_an_answer_is_known_under_the_words_of_other_servers(word: st
     message = {"role": "assistant", "content": '{"textual_feedback": "No.", "poor_spans": ["Lyon", "M'}
 
     async def read() -> Answer:
-        client = ServerClient(Endpoint.of("test", {"model": "m", "base_url": URL, "api_key_env": ""}))
+        client = ServerClient(Endpoint(model="m", base_url=URL, api_key_env=""))
         try:
             return client._read(json.dumps({"choices": [{"message": message, "finish_reason": word}]}).encode())
         finally:
             await client.close()
 
-    result = read_reply(Reply(asyncio.run(read())), lambda text: critique_from_text(text, ITEM.response))
-    assert result.failure is not None
-    assert result.failure.kind == kind
+    with pytest.raises(RequestError) as caught:
+        read_answer(asyncio.run(read()), lambda text: critique_from_text(text, ITEM.response))
+    assert caught.value.kind == kind

@@ -1,21 +1,21 @@
 """Annotation against a server that misbehaves: what each fault becomes, what is repeated, and what is written down."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from fault_server import SECRET, Running, running
 from text2grad.config.server import AnnotateConfig, Endpoint
 from text2grad.critics.servers import cached_client
-from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
+from text2grad.critics.servers.annotation import Annotator, Item, Judged
 from text2grad.critics.servers.cached_client import CachedClient
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.session import run_session
-from text2grad.critics.servers.store import Store
+from text2grad.critics.servers.store import Answer, Store
 from text2grad.critics.servers.templates import Template
-from text2grad.errors import ConfigError
-from text2grad.types import Example, Span
+from text2grad.errors import ConfigError, RequestError
+from text2grad.types import Critique, Example, Span
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -29,6 +29,14 @@ def prompt(one: Item, **settings: Any) -> str:
     return template.messages(one.example, one.response, feedback=one.feedback)[0]["content"]
 
 
+class Verdict(NamedTuple):
+    """What a session made of an item: a critique and the answer that holds it, or a failure."""
+
+    critique: Critique | None = None
+    answer: Answer | None = None
+    failure: RequestError | None = None
+
+
 def judged(
     server: Running,
     path: Path,
@@ -37,13 +45,13 @@ def judged(
     schemas: bool | None = None,
     paces: list[Pace] | None = None,
     **settings: Any,
-) -> tuple[list[AnnotationResult], Usage]:
+) -> tuple[list[Verdict], Usage]:
     """Annotate items; the client knows from the start whether the server takes schemas, unless that is None."""
     values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "concurrency": 8, "timeout_s": 10.0}
     config = AnnotateConfig(**{**values, **settings})
     annotator = Annotator(Template(config.template, config.reasoning))
 
-    async def annotate(client: CachedClient, one: Item) -> AnnotationResult:
+    async def annotate(client: CachedClient, one: Item) -> Judged:
         client._takes_formats = client._takes_formats if schemas is None else schemas
         if paces is not None:
             paces.append(client.pace)
@@ -51,10 +59,11 @@ def judged(
 
     with Store(path / "answers.sqlite") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_client, "RETRIES", retries)
-        return run_session(config.checked(), store, annotate, items, phase="")
+        results, usage = run_session(config.checked(), store, annotate, items, phase="")
+    return [Verdict(failure=each) if isinstance(each, RequestError) else Verdict(*each) for each in results], usage
 
 
-def kinds(verdicts: list[AnnotationResult]) -> list[str]:
+def kinds(verdicts: list[Verdict]) -> list[str]:
     return [verdict.failure.kind if verdict.failure else "ok" for verdict in verdicts]
 
 
@@ -64,7 +73,8 @@ def test_an_answer_becomes_feedback_and_spans_of_the_response(server: Running, t
     assert verdict.critique is not None
     assert verdict.critique.feedback == '"So" is right, but "today." is wrong.'
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
-    assert (verdict.prompt_tokens, verdict.completion_tokens) == (100, 20)
+    assert verdict.answer is not None
+    assert (verdict.answer.prompt_tokens, verdict.answer.completion_tokens) == (100, 20)
     assert usage == Usage(requests=1, prompt_tokens=100, completion_tokens=20)
 
 

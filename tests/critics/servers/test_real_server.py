@@ -19,10 +19,12 @@ from transformers import AutoTokenizer
 from places import SHARED, STORIES
 from text2grad.cli.__main__ import main
 from text2grad.config.server import Endpoint
-from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
+from text2grad.critics.servers.annotation import Annotator, Item, Judged
+from text2grad.critics.servers.pace import Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
+from text2grad.errors import RequestError
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.served import ServerRewardModel
@@ -83,40 +85,41 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     return False
 
 
-def judged(server: str, model: Path, path: Path, **settings: Any) -> tuple[AnnotationResult, int]:
+def judged(server: str, model: Path, path: Path, **settings: Any) -> tuple[Judged | RequestError, Usage]:
     values = {"model": str(model), "base_url": server, "api_key_env": "", "temperature": 0.0}
     with Store(path / "answers.sqlite") as store:
         endpoint = Endpoint(**{**values, **settings})
         verdicts, usage = run_session(endpoint, store, Annotator(Template("qa")).annotate, [ITEM])
-    return verdicts[0], usage.requests
+    return verdicts[0], usage
 
 
 def test_a_story_is_no_critique_and_is_paid_for_once(server: str, model: Path, tmp_path: Path) -> None:
-    first, requests = judged(server, model, tmp_path, max_tokens=100)
-    assert first.failure is not None
-    assert (first.critique, first.failure.kind, requests) == (None, "unreadable", 1)
-    assert first.failure.detail.endswith(".")
-    assert first.prompt_tokens > 0 < first.completion_tokens < 100
-    assert judged(server, model, tmp_path, max_tokens=100) == (first, 0)
+    first, usage = judged(server, model, tmp_path, max_tokens=100)
+    assert isinstance(first, RequestError)
+    assert (first.kind, usage.requests) == ("unreadable", 1)
+    assert first.detail.endswith(".")
+    assert usage.prompt_tokens > 0 < usage.completion_tokens < 100
+    again, usage = judged(server, model, tmp_path, max_tokens=100)
+    assert (str(again), usage.requests) == (str(first), 0)
 
 
 def test_a_story_that_the_limit_cut_is_truncated(server: str, model: Path, tmp_path: Path) -> None:
-    verdict, _ = judged(server, model, tmp_path, max_tokens=2)
-    assert verdict.failure is not None
-    assert (verdict.failure.kind, verdict.completion_tokens) == ("truncated", 2)
+    verdict, usage = judged(server, model, tmp_path, max_tokens=2)
+    assert isinstance(verdict, RequestError)
+    assert (verdict.kind, usage.completion_tokens) == ("truncated", 2)
 
 
 def test_another_model_than_the_served_one_is_rejected(server: str, tmp_path: Path) -> None:
     verdict, _ = judged(server, Path("other"), tmp_path)
-    assert verdict.failure is not None
-    assert verdict.failure.kind == "rejected"
-    assert "status 400" in verdict.failure.detail
+    assert isinstance(verdict, RequestError)
+    assert verdict.kind == "rejected"
+    assert "status 400" in verdict.detail
 
 
 def test_a_time_limit_and_a_server_that_is_gone_are_told_apart(server: str, model: Path, tmp_path: Path) -> None:
     slow, _ = judged(server, model, tmp_path, timeout_s=0.001)
     gone, _ = judged("http://127.0.0.1:9/v1", model, tmp_path)  # the port of "discard": nobody listens
-    assert [one.failure and one.failure.kind for one in (slow, gone)] == ["timeout", "connection"]
+    assert [isinstance(one, RequestError) and one.kind for one in (slow, gone)] == ["timeout", "connection"]
 
 
 def test_a_served_reward_model_writes_what_the_model_itself_writes(server: str, model: Path, tmp_path: Path) -> None:

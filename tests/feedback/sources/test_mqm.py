@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from loss_account import account_for
 from places import SHARED
 from text2grad.errors import DataError
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, NOT_JUDGED, Item, Loss, Options
 from text2grad.feedback.sources.mqm import PLANTED
-from text2grad.feedback.sources.registry import Account, read_items, read_source
+from text2grad.feedback.sources.registry import read_items, read_source
 from text2grad.types import Critique, Example, Span
 
 LYON = "I live in Lyon."
@@ -38,9 +39,7 @@ def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
     if not path.exists():
         pytest.skip("needs ../shared/data/mqm_ted_ende, which is not part of the project")
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = Account()
-    for read in read_items(path, "mqm"):
-        found.add(read)
+    found = account_for(read_items(path, "mqm"))
     errors = sum(len(errors) for record in records for errors in record["ratings"].values())
     assert (found.annotations, found.spans["negative"], errors) == (1500, 800, 803)
     assert found.losses == {NO_PLACE: 2, "marked twice at the same place: one span, both in words": 1}

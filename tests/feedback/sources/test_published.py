@@ -8,8 +8,7 @@ import pytest
 
 from places import SHARED
 from text2grad.errors import DataError
-from text2grad.feedback.sources.phases import read_problems
-from text2grad.feedback.sources.published import Problem
+from text2grad.feedback.sources.published import Problem, read_problems
 from text2grad.types import Example
 
 WAY_OUT = ". Mend or remove the record"

@@ -5,17 +5,17 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loss_account import Account, account_for
 from places import SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.sources.base import IGNORED, NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
-from text2grad.feedback.sources.registry import Account, read_items, read_source
+from text2grad.feedback.sources.registry import read_items, read_source
 from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, NO_WORDS, REJECTED, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
@@ -47,13 +47,6 @@ def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
     with pytest.raises(DataError) as caught:
         items(tmp_path, format, *records, **options)
     return str(caught.value).replace(str(tmp_path), "DIR")
-
-
-def account_for(found: Iterable[Item]) -> Account:
-    account = Account()
-    for one in found:
-        account.add(one)
-    return account
 
 
 def account(name: str, format: str, **options: Any) -> Account:
@@ -727,4 +720,3 @@ def test_bad_records_are_handed_over_and_an_account_names_the_first_losses(tmp_p
     told = account_for([*found, Item(ANNOTATION, (Loss("odd", "3"),), where="x")])
     assert (told.annotations, told.examples, told.spans) == (1, 5, Counter(negative=1))
     assert told.losses == {NOT_JUDGED: 5, "odd": 1}
-    assert told.shown == {NOT_JUDGED: [f"{path}:{number}" for number in (1, 3, 4)], "odd": ["x: 3"]}

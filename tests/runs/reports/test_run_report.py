@@ -3,7 +3,6 @@
 import io
 import json
 from html import unescape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -285,12 +284,14 @@ def test_every_panel_is_inside_the_page(tmp_path: Path) -> None:
     assert page.count("<img alt=") == len(PANELS)
 
 
-def test_names_at_the_ends_of_equal_lines_do_not_overlap() -> None:
-    figure = Figure(figsize=(4, 3), dpi=130, layout="constrained")
-    axis = figure.subplots()
-    lines = [Line(name, [(0, 0.0), (1, 0.5)], look=n) for n, name in enumerate("abcdefg")]
-    curve_panel("t", "step", lines)(axis)
-    heights = sorted(text.xy[1] for text in axis.texts)
-    assert len(heights) == 7
-    assert all(high - low >= 0.06 for low, high in pairwise(heights))
-    assert heights[-1] <= 1.0
+def test_several_lines_are_named_beside_the_panel() -> None:
+    def names(count: int, **level: Any) -> list[str] | None:
+        axis = Figure(figsize=(4, 3), dpi=130, layout="constrained").subplots()
+        lines = [Line(name, [(0, 0.0), (1, 0.5)], look=n) for n, name in enumerate(["_a", *"bcdefg"][:count])]
+        curve_panel("t", "step", lines, **level)(axis)
+        legend = axis.get_legend()
+        return legend and [text.get_text() for text in legend.get_texts()]
+
+    assert names(7) == list("abcdefg")
+    assert names(1) is None
+    assert names(1, level=("a name of two lines", 0.5)) == ["a name of two\nlines", "a"]

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from evidence import register
+from loss_account import account_for
 from places import SHARED
 from text2grad.errors import DataError
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import NOT_JUDGED, Item, Options
-from text2grad.feedback.sources.registry import Account, read_items, read_source
+from text2grad.feedback.sources.registry import read_items, read_source
 from text2grad.types import Critique, Example, Span
 
 register()
@@ -30,9 +31,7 @@ def test_every_mark_of_faithbench_is_a_span_or_a_loss_with_its_reason() -> None:
     if not path.exists():
         pytest.skip("needs ../shared/data/faithbench, which is not part of the project")
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = Account()
-    for read in read_items(path, "faithbench"):
-        found.add(read)
+    found = account_for(read_items(path, "faithbench"))
     marks = [mark for record in records for mark in record["annotations"]]
     unwanted = sum(any(label.startswith("Unwanted") for label in mark["labels"]) for mark in marks)
     marked_twice = found.losses.pop("marked twice at the same place: one span, both in words")

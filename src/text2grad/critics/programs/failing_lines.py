@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-MAX_LINES = 3
-"""More suspect lines than this do not locate a fault."""
+MAX_LINES = 3  # more suspect lines than this do not locate a fault
 
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Pass)
 _HARNESS = """

@@ -3,9 +3,9 @@
 A response that Python can parse is the program. Else it is sought outside of the reasoning (`feedback.reasoning`). Of
 fenced blocks it is the last one that defines most of what the tests use: models correct themselves downwards, and show
 uses behind the program; without such tests, the last with all that the richest defines and reads. Blocks of Python come
-before blocks without a language, and these before others. Blocks that bind what it lacks are added. A block below words
-that call it wrong ("Do not write it like this:") comes last. Without a fence it is the part from the first line of code
-on, if that defines what the tests use and only prose is behind; or the code in backticks that does; else all.
+before blocks without a language, and these before others. Blocks that bind what it lacks are added. Without a fence it
+is the part from the first line of code on, if that defines what the tests use and only prose is behind; or the code in
+backticks that does; else all.
 
 Fences are those of CommonMark, at any depth of lists and quotes. Where Python cannot parse a block, a text in the
 program may hold a fence: the block goes to a later fence, up to which Python can parse it. Or the block is a document,
@@ -41,12 +41,6 @@ _CODE = re.compile(  # a line of code, not of prose
     r"|[A-Za-z_][\w.]*\(.*[(),\[{][ \t]*$"
 )
 _INLINE = re.compile(r"(?<!`)(`{1,3})(?:py\w*[ \t]+)?([^`]+)\1(?!`)|<code[^<>\n]*>((?:(?!</?code).)+)</code>", re.S)
-_WRONG = re.compile(  # the line above a fence, with it
-    r"(?:(?:^|[^\w\s]\s*|\b(?:please|but|and) )(?:do not|don['’]t|never|avoid|not)\b(?: \w+){0,4} (?:this|that)"
-    r"|\b(?:wrong|incorrect|bad|buggy|broken)(?: (?:way|version|code|example|solution|program|answer|attempt))?)"
-    r"[^\w\n]*\n[\s>]*(?:`{3}|~{3})[^\n]*\n[ \t>]*\Z",
-    re.I | re.M,
-)
 _MOST_CHARS = 100_000  # of a text that is parsed to find out what it is
 _MOST = 8  # levels of blocks in blocks; fences behind a block that are tried as its end
 
@@ -133,7 +127,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
     parts, wanted = answer_parts(response, prompt), set(names)
     lines: Lines = [line for part in parts for line in _lines(response, *part)]
     if blocks := fenced_blocks(lines):
-        lines = _chosen(blocks, wanted, response)
+        lines = _chosen(blocks, wanted)
     elif _names(text_of(code := code_of(lines)))[2] & wanted:
         lines = code
     else:
@@ -141,7 +135,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
         valid = [code for code in codes if not fault(response[slice(*code)])]
         blocks = [("", (*_lines(response, *code), (code[1], "\n"))) for code in valid]
         if any(_names(text_of(code))[2] & wanted for _, code in blocks):
-            lines = _chosen(blocks, wanted, response)
+            lines = _chosen(blocks, wanted)
     places = [place for place, _ in lines] or [len(response)]
     pieces = tuple(zip(accumulate((len(text) for _, text in lines), initial=0), places, strict=False))
     apart = any(there - here != places[0] for here, there in pieces)
@@ -163,8 +157,8 @@ def _names(text: str) -> tuple[set[str], set[str], set[str]]:
         return set(), seen, seen
 
 
-def _chosen(blocks: Sequence[Block], names: set[str], response: str) -> Lines:
-    """Return the lines of the program among blocks of a response."""
+def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
+    """Return the lines of the program among blocks."""
     known = [_names(text_of(lines)) for _, lines in blocks]
     used, bound, defined = (dict(zip(blocks, sets, strict=True)) for sets in zip(*known, strict=True))
     kinds = [[block for block in blocks if block[0] in language] for language in (_PYTHON, ("",))]
@@ -175,8 +169,7 @@ def _chosen(blocks: Sequence[Block], names: set[str], response: str) -> Lines:
         parts = {block: set(_PARTS.findall(text_of(block[1]))) for block in kind}
         longest = max(reversed(kind), key=lambda block: (len(parts[block]), len(text_of(block[1]))))
         parts = {block: parts[block] & parts[longest] for block in kind} if parts[longest] else {longest: {""}}
-    wrong = {block for block in parts if _WRONG.search(response, max(block[1][0][0] - 300, 0), block[1][0][0])}
-    chosen = max(reversed(parts), key=lambda block: (len(parts[block]), block not in wrong))
+    chosen = max(reversed(parts), key=lambda block: len(parts[block]))
     taken, lacks = [chosen], (names | used[chosen]) - bound[chosen] - set(dir(builtins))
     for block in reversed(kind):
         if block is not chosen and bound[block] & lacks:

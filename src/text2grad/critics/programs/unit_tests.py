@@ -110,8 +110,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         Raises:
             DataError: if an example has no tests, or the sandbox cannot run them or lacks a package that they import.
         """
-        reasons = [(item.prompt_text, reason) for item in examples if (reason := self._unusable(item.tests))]
-        if reasons:
+        if reasons := [(item.prompt_text, reason) for item in examples if (reason := self._unusable(item.tests))]:
             prompt, reason = reasons[0]
             raise DataError(
                 f"{type(self).__name__} judges by tests, and those of {len(reasons)} of {len(examples)} prompts cannot "
@@ -138,11 +137,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         return self._lacking[package]
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            DataError: as `check_examples`.
-        """
+        """Return one critique per response; refuse examples as `check_examples` does."""
         self.check_examples(examples)
         programs = [judged_program(*pair) for pair in zip(examples, responses, strict=True)]
         tests = [with_names(example.tests or "") for example in examples]
@@ -228,9 +223,8 @@ def _failures(outcome: Result, runs: list[StatementRun], tests: str) -> list[str
     if not failed:
         calls = _TEST_FRAME.findall(outcome.output)
         return [f"`{_short(calls[-1])}` fails." if calls else "The tests fail."]
-    unfinished = max(
-        sum(is_test for is_test, _ in split_tests(tests)) - len(runs), 0
-    )  # a loop without end, or the end of the process
+    asked = sum(is_test for is_test, _ in split_tests(tests))
+    unfinished = max(asked - len(runs), 0)  # a loop without end, or the end of the process
     rest = f"; {unfinished} did not end" if unfinished else ""
     lines = [f"{len(failed)} of {len(runs) + unfinished} tests fail{'s' if len(failed) == 1 else ''}{rest}."]
     for run in failed[:SHOWN_TESTS]:

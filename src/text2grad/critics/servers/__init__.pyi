@@ -1,23 +1,22 @@
 from .annotation import (
     ANSWERED as ANSWERED,
-    AnnotationResult as AnnotationResult,
     Annotator as Annotator,
     Item as Item,
+    Judged as Judged,
     add_test_outcomes as add_test_outcomes,
-    read_reply as read_reply,
+    read_answer as read_answer,
+    with_word_of_people as with_word_of_people,
 )
 from .cached_client import (
+    ANSWER_TOKENS as ANSWER_TOKENS,
     CachedClient as CachedClient,
-    Failure as Failure,
     Request as Request,
     ResponseFormat as ResponseFormat,
-)
-from .client import Prompt as Prompt
-from .forecast import (
-    ANSWER_TOKENS as ANSWER_TOKENS,
     expected_expense as expected_expense,
     refuse_beyond_budget as refuse_beyond_budget,
+    unusable as unusable,
 )
+from .client import Prompt as Prompt
 from .llm_critic import LLMCritic as LLMCritic, ServerCritic as ServerCritic
 from .pace import Usage as Usage
 from .preference import (

@@ -12,7 +12,7 @@ The result of an item is one of:
     not_asked     the run had stopped before: by its budget, its user, or the server
 
 The first four kinds of failure have an answer, which was paid for and stays. The other kinds are requested again by the
-next run. A failure is not an exception: it is counted and listed.
+next run. A failure is a `RequestError` of this kind, which a session counts and lists.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from text2grad.critics.programs.program_text import judged_program
-from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, Failure, Reply, Request, ResponseFormat
-from text2grad.critics.servers.store import Store, hash_of
+from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, Request, ResponseFormat, unusable
+from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.critics.servers.templates import Template, outcome_in_words
+from text2grad.errors import RequestError
 from text2grad.feedback import Match, critique_from_text
 from text2grad.types import Critique, Example
 from text2grad_sandbox import Sandbox, with_names
@@ -32,33 +33,17 @@ ANSWERED = ("refused", "empty", "truncated", "unreadable")
 
 
 class Item(NamedTuple):
-    """A response to annotate.
+    """A response to annotate."""
 
-    Attributes:
-        id: its name in messages and files.
-        example: the task instance.
-        response: the response.
-        feedback: the words of a human annotator, if any: only their places are requested then.
-        tests: the outcome of its unit tests in words, if any.
-        outcome: a human's judgement of the whole response, if any: it stays.
-    """
-
-    id: str
-    example: Example
+    id: str  # its name in messages and files
+    example: Example  # the task instance
     response: str
-    feedback: str | None = None
-    tests: str | None = None
-    outcome: float | None = None
+    feedback: str | None = None  # the words of a human annotator, if any: only their places are requested then
+    tests: str | None = None  # the outcome of its unit tests in words, if any
+    outcome: float | None = None  # a human's judgement of the whole response, if any: it stays
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotationResult:
-    """The critique of an item, or why there is none; and the tokens of the answer about it."""
-
-    critique: Critique | None = None
-    failure: Failure | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+Judged = tuple[Critique, Answer]  # the critique of an item, and the answer that holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +53,46 @@ class Annotator:
     template: Template
     match: Match = "exact"
 
-    async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
-        """Return the critique of one item, or why there is none."""
+    async def annotate(self, client: CachedClient, item: Item) -> Judged:
+        """Return the critique of one item.
+
+        Raises:
+            RequestError: if there is none, of a kind in the module's docstring.
+        """
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         grounding = item.feedback is not None
         schema = ResponseFormat("schema", self.template.schema(grounding=grounding))
-        reply = await client.reply(Request(messages, schema))
-        result = read_reply(reply, lambda text: critique_from_text(text, item.response, match=self.match))
-        critique, answer = result.critique, reply.answer
-        if critique is None or answer is None:
-            return result
+        answer = await client.answer(Request(messages, schema))
+        critique = read_answer(answer, lambda text: critique_from_text(text, item.response, match=self.match))
         if self.template.is_echo(critique, grounding=grounding):
-            echo = f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}"
-            return replace(result, critique=None, failure=Failure("unreadable", echo))
-        feedback = critique.feedback if item.feedback is None else item.feedback
-        outcome = critique.outcome if item.outcome is None else item.outcome
-        return replace(result, critique=replace(critique, feedback=feedback, outcome=outcome))
+            raise RequestError("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
+        return with_word_of_people(critique, item.feedback, item.outcome), answer
 
 
-def read_reply(reply: Reply, read: Callable[[str], Critique], *, complete: bool = True) -> AnnotationResult:
-    """Return the critique in the answer to a request, or why there is none.
+def with_word_of_people(critique: Critique, feedback: str | None, outcome: float | None) -> Critique:
+    """Return a critique with a human's feedback and outcome in place of its own, where there are some."""
+    if critique.failed:
+        return critique
+    words, own = critique.feedback, critique.outcome
+    outcome = own if outcome is None else outcome
+    return replace(critique, feedback=words if feedback is None else feedback, outcome=outcome)
 
-    `read` returns the critique in a text; `complete=False` also accepts the quotes of an answer that the length limit
-    cut.
+
+def read_answer(answer: Answer, read: Callable[[str], Critique], *, complete: bool = True) -> Critique:
+    """Return the critique in an answer, by `read`, which returns the critique in a text.
+
+    `complete=False` also accepts the quotes of an answer that the length limit cut.
+
+    Raises:
+        RequestError: if there is none that can be used.
     """
-    answer, failure = reply
-    if answer is None:
-        return AnnotationResult(failure=failure)
-    counts = [max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens)]
     if answer.finish == "refused":
-        return AnnotationResult(None, Failure.of(answer), *counts)
+        raise unusable(answer)
     critique = read(answer.text)
     cut = answer.finish.startswith("length")
     if critique.failed or (complete and cut and critique.status != "ok"):
-        failure = Failure.of(answer)
-        return AnnotationResult(None, failure._replace(kind="truncated") if cut else failure, *counts)
-    return AnnotationResult(critique, None, *counts)
+        raise RequestError("truncated", unusable(answer).detail) if cut else unusable(answer)
+    return critique
 
 
 def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
@@ -115,8 +104,7 @@ def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
         for key, program, item in zip(keys, programs, items, strict=True)
         if (tests := item.example.tests) and store.outcome(key) is None
     }
-    new = list(jobs.items())
-    if new:
+    if new := list(jobs.items()):
         with Sandbox() as sandbox:
             for start in range(0, len(new), JOBS_AT_ONCE):
                 chunk = new[start : start + JOBS_AT_ONCE]

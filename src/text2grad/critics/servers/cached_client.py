@@ -1,11 +1,12 @@
 """Completions of one model, each requested once: from the store if it has the answer, else from the server.
 
 A request without an answer is repeated after exponential waits with jitter, at least as long as the server asks for.
-Equal requests at the same time become one. An answer is on disk before it is returned.
+Equal requests at the same time become one. An answer is on disk before it is returned. Number, tokens and price of
+requests without a stored answer are told before the first one (`expected_expense`).
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import uniform
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from text2grad.config import Endpoint
 from text2grad.critics.servers.client import Prompt, ServerClient
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Answer, Store, hash_of
-from text2grad.errors import RequestError
+from text2grad.errors import ConfigError, RequestError
 
 RETRIES = 6  # most repetitions of a request without an answer
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the random wait before a request is repeated
@@ -25,6 +26,8 @@ REJECTED_IN_ROW = 3  # after so many rejections without an answer, and after twi
 NEWER_NAME = "max_completion_tokens"  # OpenAI's reasoning models refuse `max_tokens`, and name this in the error
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
 SHOWN_CHARS = 160
+BYTES_PER_TOKEN = 4  # of English
+ANSWER_TOKENS = 250  # expected of an answer, or fewer, where the endpoint allows no longer ones
 
 
 class ResponseFormat(NamedTuple):
@@ -78,26 +81,12 @@ class Request(NamedTuple):
         return sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
 
 
-class Failure(NamedTuple):
-    """Why there is no answer, or none that can be used: a kind (see `annotation`), and details."""
-
-    kind: str
-    detail: str
-
-    @classmethod
-    def of(cls, answer: Answer) -> "Failure":
-        """Return the failure of an answer that cannot be used."""
-        kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
-        ending, _, beside = answer.finish.partition(", ")
-        told = f"no content{beside and f', {beside}'} (finish_reason {ending}); raise max_tokens (--max-new-tokens)"
-        return cls(kind, told if kind == "empty" else answer.text[:SHOWN_CHARS])
-
-
-class Reply(NamedTuple):
-    """The answer to a request, or why there is none."""
-
-    answer: Answer | None
-    failure: Failure | None = None
+def unusable(answer: Answer) -> RequestError:
+    """Return the error of an answer that cannot be used: of the kind refused, unreadable or empty (`annotation`)."""
+    kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
+    ending, _, beside = answer.finish.partition(", ")
+    told = f"no content{beside and f', {beside}'} (finish_reason {ending}); raise max_tokens (--max-new-tokens)"
+    return RequestError(kind, told if kind == "empty" else answer.text[:SHOWN_CHARS])
 
 
 class CachedClient:
@@ -119,25 +108,21 @@ class CachedClient:
         self._failed_in_row = self._rejected_in_row = 0
         self._try_short_at = REJECTED_IN_ROW
 
-    async def reply(self, request: Request) -> Reply:
-        """Return the answer to a request, or why no answer came.
+    async def answer(self, request: Request) -> Answer:
+        """Return the answer to a request.
 
         Raises:
+            RequestError: if no answer came.
             DataError: if the answer cannot be stored.
         """
         key = request.key(self.endpoint)
-        stored = self.store.get(key)
-        if stored is not None:
+        if (stored := self.store.get(key)) is not None:
             self.usage.reused += 1
-            return Reply(stored)
-        task = self._under_way.get(key)
-        if task is None:
+            return stored
+        if (task := self._under_way.get(key)) is None:
             task = self._under_way[key] = asyncio.create_task(self._request(key, request))
             task.add_done_callback(lambda _: self._under_way.pop(key))
-        try:
-            return Reply(await task)
-        except RequestError as error:
-            return Reply(None, Failure(error.kind, error.detail))
+        return await task
 
     async def _request(self, key: str, request: Request) -> Answer:
         """Return the server's answer, which is stored, after as many attempts as it takes."""
@@ -234,3 +219,43 @@ class CachedClient:
         self.usage.completion_tokens += answer.completion_tokens
         self.usage.cost += self.endpoint.cost(answer.prompt_tokens, answer.completion_tokens)
         return answer
+
+
+class Forecast(NamedTuple):
+    """Expected expense of a run."""
+
+    requests: int  # without a stored answer
+    cost: float  # estimated US dollars for them; 0 without prices
+    spent: float  # US dollars for the answers that are stored already
+    text: str  # the forecast as a line
+
+
+def expected_expense(endpoint: Endpoint, store: Store, requests: Iterable[Request]) -> Forecast:
+    """Return the expected expense of some requests; equal requests count once."""
+    by_key = {request.key(endpoint): request for request in requests}
+    missing = [request for key, request in by_key.items() if store.get(key) is None]
+    read = sum(request.prompt_bytes for request in missing) // BYTES_PER_TOKEN
+    written = len(missing) * min(ANSWER_TOKENS, endpoint.max_tokens)
+    cost, spent = endpoint.cost(read, written), endpoint.cost(*store.tokens(endpoint.model))
+    stored = len(by_key) - len(missing)
+    text = f"{endpoint.model}: {len(missing):,} requests" + (f" ({stored:,} are answered already)" if stored else "")
+    if missing:
+        price = f"about ${cost:.4f}" if any(endpoint.prices) else "no prices given"
+        text += f", about {read:,} tokens of prompts and {written:,} of answers, {price}"
+    return Forecast(len(missing), cost, spent, text)
+
+
+def refuse_beyond_budget(forecasts: Sequence[Forecast], max_cost: float | None) -> None:
+    """Refuse a run that is expected to cost more than its budget; nothing was requested.
+
+    Raises:
+        ConfigError: if so; names cost and budget.
+    """
+    cost, spent = sum(forecast.cost for forecast in forecasts), sum(forecast.spent for forecast in forecasts)
+    if max_cost is not None and cost and spent + cost > max_cost:
+        before = f" (${spent:.4f} are spent already)" if spent else ""
+        requests = sum(forecast.requests for forecast in forecasts)
+        raise ConfigError(
+            f"{requests:,} requests cost about ${cost:.4f}{before}, above max_cost = ${max_cost:g}; nothing was "
+            "requested. Raise max_cost, judge fewer texts, or choose a cheaper model"
+        )

@@ -10,15 +10,13 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 from text2grad.config import Endpoint
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import RequestError, require
 
-Prompt = tuple[Mapping[str, str], ...] | str
-"""Chat messages, or a text to continue."""
+Prompt = tuple[Mapping[str, str], ...] | str  # chat messages, or a text to continue
 LONGEST_WAIT_S = 600.0  # a server that asks for a longer pause ends the run
 REDACTED = "[key]"
 _DETAIL_CHARS = 300
@@ -42,6 +40,8 @@ class ServerClient:
             ConfigError: if openai is not installed, or if the key, the model or the address is missing or wrong.
         """
         require("openai", "aiohttp", extra="annotate", purpose="a critic on a server")
+        from http.cookiejar import CookieJar, DefaultCookiePolicy
+
         import openai
 
         self.endpoint, self._key = endpoint.checked(), endpoint.api_key
@@ -172,8 +172,7 @@ def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:
     Raises:
         LookupError, TypeError, ValueError: if the field has another form than in OpenAI's API.
     """
-    tokens = (choice.get("logprobs") or {}).get("content")
-    if not tokens:
+    if not (tokens := (choice.get("logprobs") or {}).get("content")):
         return None
     top = [*tokens[0].get("top_logprobs", ()), tokens[0]]
     return {str(token["token"]): float(token["logprob"]) for token in top}

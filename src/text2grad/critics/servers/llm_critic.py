@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
-from text2grad.config import Endpoint
+from text2grad.config import Endpoint, make_recipe
 from text2grad.costs import TokenCount
-from text2grad.critics.servers.annotation import ANSWERED, AnnotationResult, Annotator, Item, add_test_outcomes
+from text2grad.critics.servers.annotation import ANSWERED, Annotator, Item, Judged, add_test_outcomes
 from text2grad.critics.servers.cached_client import CachedClient
 from text2grad.critics.servers.pace import Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template, TemplateName
-from text2grad.errors import CriticError, check_known
+from text2grad.errors import CriticError, RequestError, check_known
 from text2grad.feedback import Match
 from text2grad.types import Critique, Example
 
@@ -28,14 +28,14 @@ class ServerCritic:
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
 
     Attributes:
-        annotate: makes the annotation of an item from the server's answers; of the subclass.
+        annotate: makes the critique of an item from the server's answers; of the subclass.
         endpoint: the model, and how it is requested.
         tokens: tokens of the server's answers in this run.
         overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
             budget, which one call after the other spends.
     """
 
-    annotate: Callable[[CachedClient, Item], Awaitable[AnnotationResult]]
+    annotate: Callable[[CachedClient, Item], Awaitable[Judged]]
 
     def __init__(self, endpoint: Endpoint, store: str | Path) -> None:
         """Take the model, and the file of its answers."""
@@ -53,7 +53,7 @@ class ServerCritic:
         with Store(self.path) as store:
             return [self._critique(result) for result in self._results(items, store)]
 
-    def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
+    def _results(self, items: list[Item], store: Store) -> list[Judged | RequestError]:
         """Run a session, in a thread of its own since an event loop may already run in this thread."""
         cost = self.endpoint.cost(*store.tokens())
         usage = Usage(max(cost, self._spent))  # requests without an answer may have cost something, too
@@ -64,13 +64,13 @@ class ServerCritic:
         self.tokens.add(usage.prompt_tokens, usage.completion_tokens)
         return results
 
-    def _critique(self, result: AnnotationResult) -> Critique:
-        kind, detail = result.failure or ("unreadable", "")
-        if kind == "not_asked":
+    def _critique(self, result: Judged | RequestError) -> Critique:
+        if not isinstance(result, RequestError):
+            return result[0]
+        if result.kind == "not_asked":
             model, address = self.endpoint.model, self.endpoint.base_url
-            raise CriticError(f"no more requests are sent to {model} at {address}: {detail}")
-        failed = Critique(f"{kind}: {detail}", status="unparsable" if kind in ANSWERED else "timed_out")
-        return result.critique or failed
+            raise CriticError(f"no more requests are sent to {model} at {address}: {result.detail}")
+        return Critique(str(result), status="unparsable" if result.kind in ANSWERED else "timed_out")
 
 
 class LLMCritic(ServerCritic):
@@ -94,17 +94,17 @@ class LLMCritic(ServerCritic):
             match: how quotes are found in responses.
             template: the task that the prompt describes.
             reasoning: reason and criticise before quoting; False requests quotes alone.
-            settings: attributes of `Endpoint`: `base_url`, `temperature`, `max_cost`, ...
+            settings: `base_url`, `temperature`, `max_cost`, ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("template", template, get_args(TemplateName))
-        endpoint = Endpoint.of("LLMCritic", {"model": model, **settings}).checked()
+        endpoint = make_recipe({"annotate": {"model": model, **settings}}, where="LLMCritic").annotate.checked()
         self.template = Template(template, reasoning)
         self.annotate = Annotator(self.template, match).annotate
         super().__init__(endpoint, store)
 
-    def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
+    def _results(self, items: list[Item], store: Store) -> list[Judged | RequestError]:
         """Add the outcome of unit tests to the items of a programming task."""
         return super()._results(add_test_outcomes(items, store) if self.template.name == "code" else items, store)

@@ -22,25 +22,15 @@ MOST_BEFORE_ANSWER = 4  # requests under way: all of them may meet the same erro
 
 @dataclass(slots=True)
 class Usage:
-    """Counts of a run, and what it has spent.
+    """Counts of a run, and what it has spent."""
 
-    Attributes:
-        cost: US dollars for all answers in the store, also of earlier runs.
-        reserved: maximum cost of the requests under way, in US dollars.
-        requests: requests sent.
-        retried: requests that were repeated.
-        reused: requests that the store answered.
-        prompt_tokens: of the server's answers in this run.
-        completion_tokens: likewise.
-    """
-
-    cost: float = 0.0
-    reserved: float = 0.0
-    requests: int = 0
-    retried: int = 0
-    reused: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    cost: float = 0.0  # US dollars for all answers in the store, also of earlier runs
+    reserved: float = 0.0  # maximum cost of the requests under way, in US dollars
+    requests: int = 0  # requests sent
+    retried: int = 0  # requests that were repeated
+    reused: int = 0  # requests that the store answered
+    prompt_tokens: int = 0  # of the server's answers in this run
+    completion_tokens: int = 0  # likewise
 
 
 class Pace:

@@ -7,11 +7,11 @@ a missing verdict has no result.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.critics.servers.cached_client import CachedClient, Failure, Request, ResponseFormat
+from text2grad.critics.servers.cached_client import CachedClient, Request, ResponseFormat, unusable
 from text2grad.critics.servers.store import Answer
+from text2grad.errors import RequestError
 from text2grad.feedback import read_objects, without_reasoning
 from text2grad.types import tagged
 
@@ -60,14 +60,13 @@ class Comparison(NamedTuple):
     second: str
 
 
-@dataclass(frozen=True, slots=True)
-class Preference:
+class Preference(NamedTuple):
     """The result of a comparison; equal texts take no request, and have no verdicts."""
 
     better: Side | None  # preferred in both orders, or "tie"; None if a verdict is missing
     verdicts: tuple[Side, ...] = ()  # the preferred text when the first text stood first, and when the second did
     places: tuple[Side, ...] = ()  # the preferred place in each order, whichever text stood there
-    failure: Failure | None = None  # why a verdict is missing
+    failure: RequestError | None = None  # why a verdict is missing
 
     @property
     def inconsistent(self) -> bool:
@@ -83,13 +82,16 @@ def questions(comparison: Comparison) -> list[Request]:
 
 
 async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
-    """Return the preference of the client's model: a task of `run_session`."""
+    """Return the preference of the client's model: a task of `run_session`.
+
+    Raises:
+        RequestError: if a verdict is missing.
+    """
     places: list[Side] = []
     for question in questions(comparison):
-        answer, failure = await client.reply(question)
-        place = None if answer is None else read_verdict(answer)
-        if place is None:
-            return Preference(None, failure=Failure.of(answer) if answer else failure)
+        answer = await client.answer(question)
+        if (place := read_verdict(answer)) is None:
+            raise unusable(answer)
         places.append(place)
     verdicts = (*places[:1], *(_EXCHANGED[place] for place in places[1:]))
     return Preference(verdicts[0] if len(set(verdicts)) == 1 else "tie", verdicts, tuple(places))

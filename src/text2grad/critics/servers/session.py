@@ -4,16 +4,17 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from text2grad.config import Endpoint
 from text2grad.critics.servers.cached_client import CachedClient
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Store
+from text2grad.errors import RequestError
 from text2grad.progress import Progress
 
 Input = TypeVar("Input")
-Result = TypeVar("Result", bound=Any)  # its `failure` tells why there is none, or is None
+Result = TypeVar("Result")
 
 
 def run_session(
@@ -24,13 +25,13 @@ def run_session(
     *,
     usage: Usage | None = None,
     phase: str = "ask the server",
-) -> tuple[list[Result], Usage]:
+) -> tuple[list[Result | RequestError], Usage]:
     """Do a task for each item; the first Ctrl-C lets requests under way end, the second aborts them.
 
     Args:
         endpoint: the model, and how it is requested.
         store: the file of its answers.
-        task: makes the result of one item from replies of the client.
+        task: makes the result of one item from answers of the client; a `RequestError` that it raises is the result.
         items: each is the input of the task once.
         usage: the counts to go on with; None begins with the cost of the stored answers.
         phase: name of the work in the progress; empty shows none.
@@ -43,15 +44,18 @@ def run_session(
         DataError: if an answer cannot be stored.
     """
     usage = usage or Usage(endpoint.cost(*store.tokens()))
-    results: dict[int, Result] = {}
+    results: dict[int, Result | RequestError] = {}
     rows, failed = iter(range(len(items))), 0
     with Progress(phase, len(items), unit="answer", enabled=bool(phase)) as progress:
 
         async def work(client: CachedClient) -> None:
             nonlocal failed
             for row in rows:
-                results[row] = await task(client, items[row])
-                failed += results[row].failure is not None
+                try:
+                    results[row] = await task(client, items[row])
+                except RequestError as error:
+                    results[row] = error
+                    failed += 1
                 progress.advance(cost=usage.cost, failed=f"{failed:,}")
 
         async def run() -> None:

@@ -24,8 +24,7 @@ from text2grad.errors import DataError
 from text2grad.files import exclusive
 
 VERSION = 1
-LOCKED_S = 60.0
-"""Seconds to wait for another process that has locked the file."""
+LOCKED_S = 60.0  # seconds to wait for another process that has locked the file
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS answers (

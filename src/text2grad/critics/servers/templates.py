@@ -20,7 +20,7 @@ ECHO_WORDS = 4  # as many words in a row that the instructions have, too, are th
 OUTPUT_CHARS = 2_000  # the end of the output of unit tests is shown, since a traceback ends with the error
 
 _NOUNS: Mapping[TemplateName, str] = {"summarization": "summary", "code": "program"}
-_LOOKS: Mapping[TemplateName, tuple[str, ...]] = {
+_LOOKS: Mapping[TemplateName, tuple[str, ...]] = {  # the questions to consider
     "summarization": (
         "What does the source say that matters most, and does the summary say it?",
         "Is every statement of the summary borne out by the source? Check names, numbers, dates, and who did what.",
@@ -45,7 +45,6 @@ _LOOKS: Mapping[TemplateName, tuple[str, ...]] = {
         "What is repeated, or only there to fill the line?",
     ),
 }
-"""The questions to consider."""
 
 _QUOTING = """\
 How to quote:

@@ -23,7 +23,7 @@ from text2grad.errors import DataError
 from text2grad.evaluation.judging import fill, judge_of, judgements
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
-from text2grad.feedback import bad_record, json_object
+from text2grad.feedback import bad_record
 from text2grad.progress import note
 
 PROMPT, GAMED = "alpaca_eval_clf.txt", "df_gamed.csv"
@@ -166,9 +166,8 @@ def _template(directory: Path) -> str:
 
 def _questions(options: SuiteOptions) -> Iterator[Question]:
     """Yield the instructions with the outputs of the baseline."""
-    for number, entry in enumerate(SOURCE.entries(options)):
-        record = json_object(entry.record, entry.where)
+    for number, (_, where, record) in enumerate(SOURCE.entries(options)):
         instruction, output = record.get("instruction"), record.get("output")
         if not isinstance(instruction, str) or not isinstance(output, str):
-            raise bad_record(entry.where, 'needs the texts "instruction" and "output", the baseline\'s')
+            raise bad_record(where, 'needs the texts "instruction" and "output", the baseline\'s')
         yield Question(str(number), instruction, data={"baseline": output})

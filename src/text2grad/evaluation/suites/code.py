@@ -26,7 +26,7 @@ from typing import Any
 from text2grad.critics import fault, program_in
 from text2grad.errors import DataError
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, Source, SuiteOptions, mean_of
-from text2grad.feedback import bad_record, json_object, keys_of
+from text2grad.feedback import bad_record, keys_of
 from text2grad.progress import Progress
 from text2grad_sandbox import Result, Sandbox
 
@@ -174,15 +174,14 @@ def _questions(options: SuiteOptions) -> Iterator[Question]:
     data: `function` under test; `head` of imports and helpers, which stands before an answer's program; `body_of`, the
     beginning of the program that an indented body continues; `tests`.
     """
-    for entry in SOURCES[options.suite].entries(options):
-        record = json_object(entry.record, entry.where)
+    for _, where, record in SOURCES[options.suite].entries(options):
         if "entry_point" in record and "test" in record:
-            yield _of_humaneval(record, entry.where)
+            yield _of_humaneval(record, where)
         elif "test_list" in record:
-            yield _of_mbpp(record, entry.where)
+            yield _of_mbpp(record, where)
         else:
             raise DataError(
-                f"{entry.where}: no record of HumanEval (entry_point, test) or MBPP (test_list): {keys_of(record)}. "
+                f"{where}: no record of HumanEval (entry_point, test) or MBPP (test_list): {keys_of(record)}. "
                 "The plus versions are evalplus/humanevalplus and evalplus/mbppplus on the Hugging Face hub"
             )
 

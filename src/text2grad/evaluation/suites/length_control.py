@@ -46,8 +46,7 @@ def read_gamed(path: Path, questions: int) -> GamedRows:
         ) from error
     preferences, deltas, hard = np.array(known).reshape(-1, 3).T
     difficulty = dict(zip(indices[::-1], hard[::-1].tolist(), strict=True))  # the first row of each
-    missing = [number for number in range(questions) if number not in difficulty]
-    if missing:
+    if missing := [number for number in range(questions) if number not in difficulty]:
         raise DataError(
             f"{path} lacks the difficulty of {len(missing)} of {questions} instructions, such as number {missing[0]}; "
             "take the file of the same data set"

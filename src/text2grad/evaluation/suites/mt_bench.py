@@ -18,12 +18,11 @@ from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Scores, 
 from text2grad.feedback import bad_record, json_object, read_entries, without_reasoning
 
 WITH_REFERENCE = frozenset({"math", "reasoning", "coding"})
-TEMPERATURES = {
+TEMPERATURES = {  # temperature of the answers to a category, as FastChat samples them
     **dict.fromkeys(("writing", "roleplay"), 0.7),
     **dict.fromkeys(("extraction", "math", "coding", "reasoning"), 0.0),
     **dict.fromkeys(("stem", "humanities"), 0.1),
 }
-"""Temperature of the answers to a category, as FastChat samples them."""
 
 SOURCE = Source(
     "mt_bench",

@@ -13,7 +13,7 @@ from typing import Any
 from text2grad.errors import require
 from text2grad.evaluation import words
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Measure, Question, Scores, Source, SuiteOptions, mean_of
-from text2grad.feedback import bad_record, json_object
+from text2grad.feedback import bad_record
 from text2grad.progress import Progress
 
 SUMMARIES = Source(
@@ -70,18 +70,17 @@ class SummarizationSuite(AnsweredSuite):
 
 def _summaries(options: SuiteOptions) -> Iterator[Question]:
     """Yield the questions of a file of prompts; several common names of the columns are known."""
-    for entry in SUMMARIES.entries(options):
-        record = json_object(entry.record, entry.where)
+    for number, where, record in SUMMARIES.entries(options):
         record = {**(record.get("meta") or {}), **record}
         prompt = _first(record, _PROMPTS)
         source = str(_first(record, _SOURCES) or "")
         if prompt is None and source:
             prompt = f"Summarize the following text.\n\n{source}"
         if not isinstance(prompt, str | list):
-            raise bad_record(entry.where, '"prompt" must be a text or chat messages, or "source" the text to summarize')
+            raise bad_record(where, '"prompt" must be a text or chat messages, or "source" the text to summarize')
         known = _first(record, _REFERENCES) or []
         references = [known] if isinstance(known, str) else list(known)
-        name = str(record.get("id", entry.number))
+        name = str(record.get("id", number))
         yield Question(name, prompt, data={"references": references}, stop=("\n\n\n",))
 
 

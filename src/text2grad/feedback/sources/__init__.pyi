@@ -1,3 +1,3 @@
-from .base import WORDS_ONLY as WORDS_ONLY, Options as Options
-from .phases import divide as divide, phase_lines as phase_lines, read_problems as read_problems
-from .registry import SOURCES as SOURCES, Account as Account, read_items as read_items, read_source as read_source
+from .base import WORDS_ONLY as WORDS_ONLY, Item as Item, Options as Options
+from .published import divide as divide, phase_lines as phase_lines, read_problems as read_problems
+from .registry import SOURCES as SOURCES, read_items as read_items, read_source as read_source

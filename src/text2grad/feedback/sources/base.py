@@ -32,15 +32,10 @@ PLAIN_LABELS: dict[str, Meaning] = {
 
 
 class Loss(NamedTuple):
-    """Data that an annotation cannot hold, or holds only in words.
+    """Data that an annotation cannot hold, or holds only in words."""
 
-    Attributes:
-        reason: the reason, the same text for all losses of a kind.
-        detail: the lost data.
-    """
-
-    reason: str
-    detail: str = ""
+    reason: str  # the same text for all losses of a kind
+    detail: str = ""  # the lost data
 
 
 class Item(NamedTuple):

@@ -1,8 +1,7 @@
 """The readers by format name, and the functions that read a source with them."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from text2grad.errors import ConfigError, DataError, check_known
@@ -15,7 +14,7 @@ from text2grad.feedback.sources.table import COLUMNS, read_table
 from text2grad.feedback.sources.tools import read_argilla, read_label_studio
 from text2grad.types import Example
 
-SOURCES: dict[str, Source] = {
+SOURCES: dict[str, Source] = {  # readers by the names that `text2grad feedback import` knows
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS, labels=True),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
     "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
@@ -24,9 +23,6 @@ SOURCES: dict[str, Source] = {
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
     ),
 }
-"""Readers by the names that `text2grad feedback import` knows."""
-
-EXAMPLES_OF_LOSS = 3
 
 
 def read_source(
@@ -94,33 +90,3 @@ def _charged(item: Item, missing_outcome: float | None) -> Item:
     critique = item.made.critique
     outcome = (critique.outcome or 0.0) + missing_outcome * missing
     return item._replace(made=item.made._replace(critique=replace(critique, outcome=outcome)))
-
-
-@dataclass(slots=True)
-class Account:
-    """Counts of the items and losses of a source, with the first losses of each kind, and the columns not read."""
-
-    annotations: int = 0
-    examples: int = 0
-    spans: Counter[str] = field(default_factory=Counter)
-    losses: Counter[str] = field(default_factory=Counter)
-    unread: set[str] = field(default_factory=set)
-    shown: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, item: Item) -> None:
-        """Count an item."""
-        if isinstance(item.made, Annotation):
-            self.annotations += 1
-            self.spans.update(span.label for span in item.made.critique.spans)
-        else:
-            self.examples += 1
-        self.unread.update(item.unread)
-        for reason, detail in item.losses:
-            self.lose(reason, f"{item.where}: {detail}" if detail else item.where)
-
-    def lose(self, reason: str, example: str) -> None:
-        """Count a loss."""
-        self.losses[reason] += 1
-        first = self.shown.setdefault(reason, [])
-        if len(first) < EXAMPLES_OF_LOSS:
-            first.append(example)

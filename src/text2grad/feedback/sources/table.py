@@ -107,8 +107,7 @@ def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
         entries = value if isinstance(value, list) else [value]
         if key == "spans":
             entries = kept[key] = [own for entry in value for own in _own_labels(row, entry, losses)]
-        lost = [entry for entry in entries if not _is_quote(key, entry, whole=not isinstance(value, list))]
-        if lost:
+        if lost := [entry for entry in entries if not _is_quote(key, entry, whole=not isinstance(value, list))]:
             kept[key] = [entry for entry in entries if entry not in lost]
             losses += [Loss(NO_LABEL if key == "spans" else NO_QUOTE, f"{key}: {shown(entry)}") for entry in lost]
     return kept, losses

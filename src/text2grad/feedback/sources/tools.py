@@ -144,8 +144,7 @@ def _place(row: Row, value: Object, response: str) -> Span:
     quote, place = value.get("text"), place_of(value)
     if not isinstance(quote, str) or place is None:
         return row.span(value.get("start"), value.get("end"), "negative", response)
-    stands = stands_at(response, quote, *place)
-    if stands is None:
+    if (stands := stands_at(response, quote, *place)) is None:
         raise row.bad(f"region {list(place)} quotes {shown(quote)}, which is not what stands there")
     return row.span(*stands, "negative", response)
 

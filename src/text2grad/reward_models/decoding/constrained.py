@@ -79,8 +79,7 @@ class ConstrainedCritique:
         if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data)[0] != DEAD:
             feedback, ended, _ = (self.written + data).partition(self.skeleton.lists.encode())
             self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
-        after = self.step(self.state, token, self.room - 1)
-        if after is None:
+        if (after := self.step(self.state, token, self.room - 1)) is None:
             return False
         self.written += data
         self.state, self.room = after, self.room - 1
@@ -118,8 +117,7 @@ class ConstrainedCritique:
         if state.words.quote is not None:
             closing = self.quotable.tokens_to_close(state.words.quote, state.words.tail)
             return closing + skeleton.cost[skeleton.text]
-        label = skeleton.opens.get(where)
-        if label is None:
+        if (label := skeleton.opens.get(where)) is None:
             return skeleton.cost[where]
         quoted = self.quotable.tokens_to_end(state.quote, label, state.listed)
         return skeleton.to_open[where] + quoted + skeleton.cost[skeleton.inside[label]]

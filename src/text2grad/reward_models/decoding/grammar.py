@@ -8,7 +8,7 @@ import json
 from itertools import pairwise
 
 from text2grad.feedback import inside_word
-from text2grad.reward_models.decoding.automaton import DECIMALS, DIGITS
+from text2grad.reward_models.decoding.labels import DECIMALS, DIGITS
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import CLOSING, FORMS, GOOD, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
 

@@ -56,17 +56,11 @@ class Quote(NamedTuple):
 
 
 class QuotedWords(NamedTuple):
-    """The state of a feedback that is read.
+    """The state of a feedback that is read."""
 
-    Attributes:
-        quote: the open quote; None outside of quotation marks.
-        tail: incomplete JSON escape at the end.
-        over: True after the end of the feedback, or if it is not checked.
-    """
-
-    quote: Quote | None = None
-    tail: bytes = b""
-    over: bool = False
+    quote: Quote | None = None  # the open quote; None outside of quotation marks
+    tail: bytes = b""  # incomplete JSON escape at the end
+    over: bool = False  # True after the end of the feedback, or if it is not checked
 
 
 UNCHECKED = QuotedWords(over=True)

@@ -19,15 +19,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.reward_models.decoding.automaton import Automaton
-from text2grad.reward_models.decoding.labels import WordLabels, word_labels
+from text2grad.reward_models.decoding.labels import Automaton, WordLabels, word_labels
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import CLOSING, FORMS, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
 from text2grad.types import Label
 
 MARK = b'\\"'
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
-_UTF8 = (
+_UTF8 = (  # ranges of characters beyond ASCII (RFC 3629): first byte, second byte, and number of bytes after the first
     (0xC2, 0xDF, 0x80, 0xBF, 1),
     (0xE0, 0xE0, 0xA0, 0xBF, 2),
     (0xE1, 0xEC, 0x80, 0xBF, 2),
@@ -37,7 +36,6 @@ _UTF8 = (
     (0xF1, 0xF3, 0x80, 0xBF, 3),
     (0xF4, 0xF4, 0x80, 0x8F, 3),
 )
-"""Ranges of characters beyond ASCII (RFC 3629): first byte, second byte, and number of bytes after the first."""
 
 
 class Skeleton(Automaton):

@@ -14,8 +14,7 @@ from text2grad.align import PieceTable
 
 Ints = NDArray[np.int64]
 
-DEAD = 0
-"""The state of every automaton after an invalid byte."""
+DEAD = 0  # the state of every automaton after an invalid byte
 
 
 class Vocabulary:

@@ -17,6 +17,8 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique
 
+ALL = slice(None)
+
 
 class Split(NamedTuple):
     """Annotations to train on, annotations to measure on, and the numbers of annotations in neither."""
@@ -91,19 +93,18 @@ class HeldOutSet:
                 "decodes every text unchanged."
             )
 
-    def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Agreement:
-        """Return a critic's agreement on every `processes`-th response, from number `rank` on."""
-        critiques = ask(critic, *inputs_of(self.annotations[rank::processes]), match="exact")
-        return self._compare(critiques, rank, processes)
+    def measure(self, critic: Critic, part: slice = ALL) -> Agreement:
+        """Return a critic's agreement on a part of the responses."""
+        return self._compare(ask(critic, *inputs_of(self.annotations[part]), match="exact"), part)
 
     def measure_votes(
-        self, critic: GenerativeRewardModel, thresholds: Sequence[float], *, rank: int = 0, processes: int = 1
+        self, critic: GenerativeRewardModel, thresholds: Sequence[float], part: slice = ALL
     ) -> list[Agreement]:
         """Sample the critic's votes once and return the agreement at each vote threshold; see `measure`."""
-        examples, responses = inputs_of(self.annotations[rank::processes])
+        examples, responses = inputs_of(self.annotations[part])
         samples = list(zip(critic.draw(examples, responses), responses, strict=True))
-        votes = [[vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds]
-        return [self._compare(critiques, rank, processes) for critiques in votes]
+        votes = ([vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds)
+        return [self._compare(critiques, part) for critiques in votes]
 
     def measure_in_training(
         self, reward_model: GenerativeRewardModel, thresholds: Sequence[float], trainer: Any
@@ -115,21 +116,20 @@ class HeldOutSet:
         from accelerate.utils import gather_object
 
         rank, processes = share_of_process(trainer)
+        part = slice(rank, None, processes)
         if trainer.is_world_process_zero():
             note(f"critiques of {len(self.annotations):,} held-out responses at step {trainer.state.global_step:,}")
-        if thresholds:
-            agreements = self.measure_votes(reward_model, thresholds, rank=rank, processes=processes)
-        else:
-            agreements = [self.measure(reward_model, rank=rank, processes=processes)]
+        votes = self.measure_votes(reward_model, thresholds, part) if thresholds else []
+        agreements = votes or [self.measure(reward_model, part)]
         if processes > 1:
             agreements = [reduce(Agreement.merged, counts) for counts in zip(*gather_object([agreements]), strict=True)]
         measured = [agreement.metrics() for agreement in agreements]
         best = max(range(len(measured)), key=lambda number: measured[number]["f1"])
         return measured[best] | ({"vote_threshold": thresholds[best]} if thresholds else {})
 
-    def _compare(self, critiques: Sequence[Critique], rank: int, processes: int) -> Agreement:
-        pairs = zip(self.annotations[rank::processes], critiques, strict=True)
-        return compare([self._delta(*pair) or () for pair in pairs], self.deltas[rank::processes], critiques)
+    def _compare(self, critiques: Sequence[Critique], part: slice) -> Agreement:
+        pairs = zip(self.annotations[part], critiques, strict=True)
+        return compare([self._delta(*pair) or () for pair in pairs], self.deltas[part], critiques)
 
     def _delta(self, annotation: Annotation, critique: Critique) -> list[float] | None:
         return text_delta(self.tokenizer, annotation.response, critique)

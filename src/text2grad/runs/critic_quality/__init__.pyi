@@ -9,7 +9,6 @@ from .pairs import (
     Pair as Pair,
     check_identity as check_identity,
     paired as paired,
-    predictions as predictions,
     read_comparisons as read_comparisons,
     read_predictions as read_predictions,
     read_truth as read_truth,

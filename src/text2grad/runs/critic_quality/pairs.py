@@ -1,6 +1,6 @@
 """Annotations and predictions → pairs of critiques of the same response; a response without a partner is an error.
 
-The predictions are those of a file, or of a critic, each written to disk before it is used.
+The predictions are those of a file, or of a critic (`CachedCritic`).
 
 critic.json   the critic that wrote the critiques of a directory; another critic is refused there
 """
@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.critics import CachedCritic
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import Critic, CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
 from text2grad.files import claim
-from text2grad.progress import Progress
 from text2grad.reward_models import critique_target
-from text2grad.types import Critique, Example
+from text2grad.types import Critique
 
 
 class Pair(NamedTuple):
@@ -43,8 +41,7 @@ def read_truth(path: Path, *, limit: int | None = None, to_encode: bool = False)
     annotations = list(read_critique_records(path, limit=limit))
     for record in annotations if to_encode else ():
         refuse_half_pairs(record.where, prompt=record.prompt, response=record.response)
-    failed = [record for record in annotations if record.critique.failed]
-    if failed:
+    if failed := [record for record in annotations if record.critique.failed]:
         raise DataError(
             f'{failed[0].where}: the annotation has status "{failed[0].critique.status}" and cannot be compared with '
             f"a prediction; {len(failed):,} of {len(annotations):,} annotations have no critique. Leave these lines out"
@@ -71,8 +68,7 @@ def read_predictions(
     for record in read_critique_records(path, match=match):
         waiting[record.prompt, record.response].append(record)
     known = {(record.prompt, record.response) for record in truth}
-    missing = [record for record in truth if (record.prompt, record.response) not in waiting]
-    if missing:
+    if missing := [record for record in truth if (record.prompt, record.response) not in waiting]:
         raise DataError(
             f"{path} has no prediction for {len(missing):,} of {len(truth):,} annotated responses; the first is "
             f"{missing[0].where}: {missing[0].response[:60]!r}. Prompt and response must be equal, character by "
@@ -104,37 +100,6 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
     claim(out / "critic.json", identity, holds="critiques of another critic", way_out=way_out)
 
 
-def predictions(
-    critic: Critic,
-    examples: Sequence[Example],
-    responses: Sequence[str],
-    path: Path,
-    *,
-    match: Match = "exact",
-    at_once: int = 16,
-) -> list[Critique]:
-    """Return the critic's critiques of responses, in order; critiques of an earlier run are reused.
-
-    Args:
-        critic: the critic.
-        examples: the task instance of each response.
-        responses: the responses.
-        path: the file of the critiques, the cache of `CachedCritic`.
-        match: how quotes are located in the response.
-        at_once: responses per call of the critic; a killed command repeats at most one call.
-
-    Raises:
-        CriticError: if the critic fails.
-    """
-    cached, critiques = CachedCritic(critic, path, match=match), list[Critique]()
-    with Progress("run the critic", len(responses), unit="response") as progress:
-        for start in range(0, len(responses), at_once):
-            part = slice(start, start + at_once)
-            critiques += cached(examples[part], responses[part])
-            progress.advance(len(critiques) - start)
-    return critiques
-
-
 def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> list[Comparison]:
     """Return the pairs of texts about the same prompts in two files.
 
@@ -155,8 +120,7 @@ def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> 
             for p in pairs
         ]
     sides = [_responses(path) for path in (first, second)]
-    differing = list(sides[0].keys() ^ sides[1].keys())
-    if differing:
+    if differing := list(sides[0].keys() ^ sides[1].keys()):
         raise DataError(
             f"{first} and {second} do not answer the same prompts: {len(differing):,} prompts occur in "
             f"one file only, such as {min(differing)[:60]!r}. Give two files of responses to the same prompts"

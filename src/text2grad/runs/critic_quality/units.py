@@ -26,11 +26,10 @@ def _words(response: str) -> list[Range]:
     return list(pairwise((0, *ends)))
 
 
-CUTS: dict[str, Callable[[str], list[Range]]] = {
+CUTS: dict[str, Callable[[str], list[Range]]] = {  # name of a unit without a tokenizer → its ranges in a response
     "words": _words,
     "characters": lambda response: list(pairwise(range(len(response) + 1))),
 }
-"""Name of a unit without a tokenizer → its ranges in a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,7 @@ def mark(pair: Pair, units: Units) -> Marked | None:
 
 def marks_of(critique: Critique, response: str, text: str, offsets: Sequence[Range]) -> Marks | None:
     """Return the marks of a critique on ranges of a text; None if the text is another than the response."""
-    spans = move_spans(() if critique.failed else critique.spans, response, text)
-    if spans is None:
+    if (spans := move_spans(() if critique.failed else critique.spans, response, text)) is None:
         return None
     placed = tuple(zip(spans, map(frozenset, span_tokens(offsets, spans)), strict=True))
     touched = {(unit, span.label) for span, units in placed for unit in units}

@@ -4,11 +4,10 @@ win, tie, loss   shares of the first text, as in tables 1 and 4 of the paper, wi
 inconsistent     pairs whose two orders had different verdicts; they are ties
 first_place      share of the verdicts for a place that are for the first place: 0.5 without position bias
 agreement        mean over items of the share of pairs of raters with equal ratings
-kappa            Fleiss' kappa (1971) over the items that every rater rated
 alpha            Krippendorff's alpha for categories, over all ratings, by the package `krippendorff`
 
-Agreement is None where it is not defined: no item was rated, or rated twice, or all ratings are equal (kappa and alpha,
-which need chance agreement).
+Agreement is None where it is not defined: no item was rated, or rated twice, or all ratings are equal (alpha, which
+needs chance agreement).
 """
 
 from collections import Counter
@@ -69,31 +68,13 @@ def measure_agreement(codes: Sequence[Sequence[float | None]]) -> dict[str, Any]
         "items": data.shape[1],
         "raters": len(data),
         "ratings": int(counts.sum()),
-        "agreement": float(_pairs_alike(several).mean()) if len(several) else None,
-        "kappa": fleiss_kappa(counts[counts.sum(1) == len(data)]) if len(data) > 1 else None,
+        "agreement": float(pairs_alike(several).mean()) if len(several) else None,
         "alpha": _alpha(data) if (several.sum(0) > 0).sum() > 1 else None,
     }
 
 
-def fleiss_kappa(counts: np.ndarray) -> float | None:
-    """Return Fleiss' kappa, (P − P_e) / (1 − P_e), or None where P_e is 1 or there is no item.
-
-    Args:
-        counts: how many raters chose each category [items, categories]; every item has the same number of raters.
-
-    Example:
-        >>> fleiss_kappa(np.array([[2.0, 0.0], [1.0, 1.0]]))  # P = (1 + 0) / 2, P_e = (3/4)² + (1/4)² = 5/8
-        -0.3333333333333333
-    """
-    if not len(counts):
-        return None
-    observed = float(_pairs_alike(counts).mean())
-    expected = float(((counts.sum(0) / counts.sum()) ** 2).sum())
-    return None if expected == 1.0 else (observed - expected) / (1 - expected)
-
-
-def _pairs_alike(counts: np.ndarray) -> np.ndarray:
-    """Return for each item the share of pairs of raters with equal ratings, [items]."""
+def pairs_alike(counts: np.ndarray) -> np.ndarray:
+    """Return for each item the share of pairs of raters with equal ratings, [items]; counts are [items, categories]."""
     raters = counts.sum(1)
     alike: np.ndarray = (counts * (counts - 1)).sum(1) / (raters * (raters - 1))
     return alike
@@ -119,10 +100,9 @@ def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[
     columns = ("judge", "win", "tie", "loss", "first place", "pairs", "inconsistent", "no verdict")
     tables = [Table("Shares of pairs in %; [low, high]: 95 % intervals over pairs", columns, rows)]
     if agreement:
-        head = ("judges", "verdicts", "same verdict", "kappa", "alpha")
-        keys = ("agreement", "kappa", "alpha")
-        each = [[name, f"{own['ratings']:,}", *(_number(own[key]) for key in keys)] for name, own in agreement.items()]
-        tables.append(Table("Agreement of judges: share of pairs, Fleiss' kappa, Krippendorff's alpha", head, each))
+        head, shown = ("judges", "verdicts", "same verdict", "alpha"), ("agreement", "alpha")
+        each = [[name, f"{own['ratings']:,}", *(_number(own[key]) for key in shown)] for name, own in agreement.items()]
+        tables.append(Table("Agreement of judges: share of pairs, Krippendorff's alpha", head, each))
     return tables
 
 

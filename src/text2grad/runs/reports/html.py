@@ -17,7 +17,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from text2grad.runs.reports.plots import Picture
@@ -34,7 +33,7 @@ class Column(NamedTuple):
     meaning: str
 
 
-COLUMNS = {
+COLUMNS = {  # numbers per token that a record may have
     "delta": Column("δ", "pseudo-reward of the token: positive or negative span, or none"),
     "reward": Column("reward", "δ scaled by the recipe, plus the outcome on the last token"),
     "kl": Column("KL", "KL divergence from the reference model, nats"),
@@ -42,7 +41,6 @@ COLUMNS = {
     "advantage": Column("advantage", "reward compared with the value function; the policy update follows it"),
     "change": Column("Δ log p", "change of the token's log-probability by this step's update, nats"),
 }
-"""Numbers per token that a record may have."""
 
 
 class Table(NamedTuple):
@@ -85,7 +83,7 @@ def rollouts_page(
     columns = [column for column in COLUMNS if any(column in record for _, group in sections for record in group)]
     style = _read("page.css")
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{_base64(sha256(style.encode()).digest())}'"
-    return _template().render(
+    return _template().render(  # type: ignore[no-any-return]
         title=title,
         intro=intro,
         summary=summary,
@@ -99,8 +97,10 @@ def rollouts_page(
 
 
 @cache
-def _template() -> Template:
+def _template() -> Any:
     """Return the template of the page, which escapes every value that the template does not call safe."""
+    from jinja2 import Environment
+
     environment = Environment(autoescape=True, finalize=escape_value)
     functions = {"base64": _base64, "count": count, "facts": _facts, "response_html": response_html}
     environment.globals |= {"known": COLUMNS, **functions}

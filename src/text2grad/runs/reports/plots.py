@@ -1,7 +1,7 @@
 """Numbers → panels of lines with matplotlib, as PNG.
 
 A file holds all panels side by side; a page shows each panel as a separate picture, which fits a phone. Lines differ
-by colour, dashes and markers, and are named at their ends.
+by colour, dashes and markers, and are named beside the panel.
 """
 
 import io
@@ -19,17 +19,15 @@ INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
 
 _PANEL = (4.4, 3.5)  # inches
 _NAME_CHARS = 16  # most characters in a line of a name
-_LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a share of the height
 
 Points = Sequence[tuple[float, float]]
-Draw = partial[None]
-"""Draws one panel on a matplotlib axis; has the keyword `title`."""
+Draw = partial[None]  # draws one panel on a matplotlib axis; has the keyword `title`
 
 
 class Line(NamedTuple):
     """A line of a panel."""
 
-    name: str  # at the end of the line
+    name: str  # beside the panel
     points: Points  # (x, y)
     faint: Sequence[Points] = ()  # further lines in the same colour, thin: single seeds, or values before smoothing
     marked: bool = False  # mark each point
@@ -49,8 +47,7 @@ def method_lines(curves: Mapping[str, Sequence[Points]], *, smooth: bool = False
     lines = []
     for place, (name, of_seeds) in enumerate(curves.items()):
         seeds = [points for points in of_seeds if points]
-        mean = mean_curve(seeds)
-        if mean:
+        if mean := mean_curve(seeds):
             faint = seeds if smooth or len(seeds) > 1 else []
             lines.append(Line(name, smoothed_points(mean) if smooth else mean, faint, not smooth, place))
     return lines
@@ -90,10 +87,10 @@ def curve_panel(title: str, x: str, lines: Sequence[Line], *, level: tuple[str, 
 
 
 def _draw_curves(axis: Any, *, title: str, x: str, lines: Sequence[Line], level: tuple[str, float] | None) -> None:
-    ends = []
     if level is not None:
-        axis.axhline(level[1], color=INK, linewidth=1, linestyle=(0, (1, 3)))
-        ends.append((level[0], level[1], INK))
+        axis.axhline(
+            level[1], color=INK, linewidth=1, linestyle=(0, (1, 3)), label=textwrap.fill(level[0], _NAME_CHARS)
+        )
     for line in lines:
         again, number = divmod(line.look, len(COLOURS))
         colour = COLOURS[number]
@@ -110,44 +107,16 @@ def _draw_curves(axis: Any, *, title: str, x: str, lines: Sequence[Line], level:
             marker=marker,
             markersize=4,
             markevery=1 if line.marked else (line.look % every, every),
+            label=textwrap.fill(line.name.lstrip("_"), _NAME_CHARS),  # a legend leaves out names that begin with it
         )
-        ends.append((line.name, line.points[-1][1], colour))
     style(axis, title)
     axis.set_xlabel(x, color=INK, fontsize=9)
     if x == "step":
         axis.xaxis.get_major_locator().set_params(integer=True)
     axis.tick_params(colors=INK, labelsize=9)
     axis.spines["bottom"].set_color(GRID)
-    if len(ends) > 1:
-        _name_ends(axis, ends)
-
-
-def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
-    """Write the names of lines beside their ends, moved apart where they would overlap."""
-    scaled = axis.yaxis.get_transform().transform
-    low, high = scaled(axis.get_ylim())
-    places = sorted(((float(scaled(y)) - low) / ((high - low) or 1.0), name, colour) for name, y, colour in ends)
-    wrapped = [textwrap.wrap(name, _NAME_CHARS) or [""] for _, name, _ in places]
-    gap = min(_LABEL_GAP * max(map(len, wrapped)), 1.0 / len(places))
-    heights = [place for place, _, _ in places]
-    for n in range(1, len(heights)):  # upwards, then down from the top
-        heights[n] = max(heights[n], heights[n - 1] + gap)
-    top = 1.0
-    for n in reversed(range(len(heights))):
-        heights[n] = min(heights[n], top)
-        top = heights[n] - gap
-    for height, lines, (_, _, colour) in zip(heights, wrapped, places, strict=True):
-        axis.annotate(
-            "\n".join(lines),
-            (1.0, height),
-            xycoords="axes fraction",
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8.5,
-            color=colour,
-            annotation_clip=False,
-        )
+    if len(lines) > 1 or level is not None:
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8.5, labelcolor="linecolor")
 
 
 def panels_png(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> bytes:

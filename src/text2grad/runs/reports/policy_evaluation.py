@@ -10,8 +10,7 @@ from text2grad.runs.reports.html import Table, count, rollouts_page
 from text2grad.runs.reports.terminal import plain, print_tables
 from text2grad.types import Example
 
-SHOWN = 8
-"""Questions of each suite whose answers the page shows."""
+SHOWN = 8  # questions of each suite whose answers the page shows
 
 CUT = {"length": "cut by the length limit", "empty": "empty", "too_long": "empty: the prompt leaves no room"}
 REPEATED = "equal to the first answer"

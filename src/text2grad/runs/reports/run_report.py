@@ -18,13 +18,12 @@ from text2grad.runs.reports.html import Table, count, rollouts_page
 from text2grad.runs.reports.plots import Draw, Points, curve_panel, method_lines, metric_words, panels_png, pictures
 
 SHOWN_ROLLOUTS = 6  # rollouts on the page, of the first and of the last step
-PANELS = {
+PANELS = {  # metric of a training step → title of its panel
     "reward/per_response": "reward per response",
     "delta/negative_share": "share of tokens in negative spans",
     "kl/per_token": "KL from the reference, nats per token",
 }
-"""Metric of a training step → title of its panel."""
-FIGURES = {
+FIGURES = {  # metric of a training step → its name in the table of a run without held-out examples
     "reward/per_response": "reward",
     "delta/positive_share": "positive share",
     "delta/negative_share": "negative share",
@@ -33,7 +32,6 @@ FIGURES = {
     "length/mean": "mean tokens",
     "length/truncated_share": "truncated share",
 }
-"""Metric of a training step → its name in the table of a run without held-out examples."""
 MOST_STEPS = 10  # most first and last steps over which these are averaged
 
 
