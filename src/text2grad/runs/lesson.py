@@ -192,7 +192,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     Args:
         recipe: the settings; `run.steps` is set to `PASSES` passes over the prompts.
         lesson: a ready lesson, or a file of a person's marked answers.
-        mode: whether the steps are taken on the alternatives, which ended best, on the marked answers, or on both.
+        mode: whether the steps are taken on the alternatives, on the marked answers, or on both.
 
     Raises:
         DataError: if the file cannot be read, no answer has a mark, or none has an alternative that `mode` asks for.
