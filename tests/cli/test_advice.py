@@ -13,7 +13,7 @@ from text2grad.cli.reward import warn_of_no_gain
 from text2grad.cli.train import warn_of_loss, warn_of_repetition
 from text2grad.config import idle_settings, make_recipe
 from text2grad.rl.importance import warning_of_gap
-from text2grad.rl.metrics import warning_of_silence
+from text2grad.rl.metrics import warning_of_corners, warning_of_silence
 from text2grad.rl.start import _warnings_of
 from text2grad.runs.dry_run.signal import warnings_of
 
@@ -50,6 +50,10 @@ def repeats(*values: float) -> Said:
 
 def silence(labelled: float, rewarded: float) -> Said:
     return lambda: warning_of_silence([{"delta/labelled_share": labelled, "reward/nonzero_share": rewarded}])
+
+
+def corners(share: float) -> Said:
+    return lambda: warning_of_corners([{"delta/cornered_share": share}])
 
 
 def idle(**sections: Any) -> Said:
@@ -119,6 +123,7 @@ ADVICE: list[tuple[str, Said, Said]] = [  # the words, where they are right, and
     ("a larger ppo.beta", loss(0.0, 0.5, 0.1), loss(0.0, 0.5, 0.4)),
     ("fewer positive spans", repeats(0.8, 0.3), repeats(0.8, 0.7)),
     ("Look at its critiques", silence(0.0, 0.0), silence(0.0, 0.5)),  # numbers move rewards without a label
+    ("rollout.group_size", corners(0.6), corners(0.4)),
     ("critic.votes", idle(critic={**SERVED["critic"], "votes": 3}), idle(critic={**LEARNED["critic"], "votes": 3})),
     ("see engine/kl_per_token", gap(0.01), gap(0.01, rounded=True)),
     ("annotate more responses", gain(0.5, 0.4), gain(1.0, 1.0)),  # nothing is better than 1

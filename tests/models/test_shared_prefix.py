@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+import small_run
 from text2grad.models.adapters import with_lora
 from text2grad.models.decoding import decode
 from text2grad.models.kv_cache import arguments_of, cache_argument, empty_cache
-from text2grad.models.shared_prefix import prefill
+from text2grad.models.shared_prefix import prefill, read_tokens
 from tiny_models import CONFIGS, tiny
 
 END, PAD = 2, 0
@@ -163,3 +164,13 @@ def test_any_rows_in_any_groups_go_on_as_without(made: list[tuple[list[int], lis
         told = zip(ids.tolist(), mask.tolist(), strict=True)
         assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == rows
     assert written(model, rows, groups) == written(model, rows, ())
+
+
+def test_the_output_layer_reads_the_last_states_of_prompts_at_once() -> None:
+    """Of a slice, which is not contiguous, torch on a CPU makes a product for each row, with a copy of the layer."""
+    _, model = small_run.tokenizer_and_model()
+    contiguous = []
+    model.lm_head.register_forward_pre_hook(lambda _, states: contiguous.append(states[0].is_contiguous()))
+    ids, cache = torch.tensor([[3, 4, 5], [6, 7, 8]]), empty_cache(model)
+    read_tokens(model, ids, torch.ones_like(ids), torch.arange(3).expand(2, 3), cache)
+    assert contiguous == [True]

@@ -1,13 +1,14 @@
 """What stands around the lines of Algorithm 4."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import small_run
 from text2grad.errors import CriticError
 from text2grad.rl import instruments as module
-from text2grad.rl.instruments import Costs
+from text2grad.rl.instruments import Costs, Records
 
 
 def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +46,21 @@ def test_an_error_of_the_annotator_after_the_update_saves_no_half_step(tmp_path:
     assert (
         list((tmp_path / "run" / "checkpoints").glob("step-*")) == []
     )  # the weights have changed, the step is not done
+
+
+def test_a_run_is_warned_early_of_prompts_with_nothing_to_move_to(caplog: pytest.LogCaptureFixture) -> None:
+    line = {"delta/labelled_share": 0.5, "delta/cornered_share": 1.0}
+    log = SimpleNamespace(write_rollouts=list, write_metrics=dict, metrics=lambda: [line])
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(is_main_process=True),
+        log=log,
+        vllm=None,
+        gradient=SimpleNamespace(half_precision=False),
+        tracker=SimpleNamespace(log=lambda metrics, step: None),
+    )
+    with caplog.at_level("WARNING", logger="text2grad"):
+        for number in range(4):
+            Records(trainer).after_step(SimpleNamespace(number=number, records=[], metrics={}))  # type: ignore[arg-type]
+    assert [text[:60] for text in caplog.messages] == [
+        f"step {step}: for 100% of the prompts every response goes the same way"[:60] for step in (1, 3)
+    ]

@@ -9,12 +9,20 @@ import pytest
 import torch
 
 from text2grad.models.policy import Scores
-from text2grad.rl.metrics import correlation, explained_variance, response_records, step_metrics
+from text2grad.rl.metrics import (
+    cornered_share,
+    correlation,
+    explained_variance,
+    response_records,
+    step_metrics,
+    warning_of_corners,
+)
 from text2grad.types import Critique, Example, Rollout, Span
 
 
 def record(**changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
+        "prompt": "x",
         "ids": [5, 6, 7],
         "delta": [1.0, 0.0, -0.5],
         "reward": [1.0, 0.0, 0.5],
@@ -63,6 +71,7 @@ def test_the_metrics_of_a_step_by_hand() -> None:
             "delta/positive_share": 1 / 6,
             "delta/negative_share": 2 / 6,
             "delta/labelled_share": 3 / 6,
+            "delta/cornered_share": 0.0,  # of one prompt; its second response has no negative token
             "kl/per_token": 0.6 / 6,  # (0.3 − 0.1 + 0.4) / 6 tokens
             "kl/per_sequence": 0.2,  # ... / 3 responses
             "entropy/per_token": 2.5,
@@ -76,6 +85,43 @@ def test_the_metrics_of_a_step_by_hand() -> None:
         }
     )
     assert all(type(value) is float for value in found.values())
+
+
+def answers(prompt: str, *pairs: tuple[list[int], list[float]]) -> list[dict[str, Any]]:
+    return [record(prompt=prompt, ids=ids, delta=delta) for ids, delta in pairs]
+
+
+def test_a_prompt_is_cornered_where_all_responses_go_the_same_way_into_a_negative_token() -> None:
+    two_bad_habits = answers("a", ([1, 9], [-1.0, 0.0]), ([2, 9], [-1.0, -1.0]), ([1, 8], [-0.5, 1.0]))
+    after_the_same_words = answers("b", ([5, 6], [0.0, -1.0]), ([5, 7], [1.0, -1.0]))
+    left_before = answers(
+        "c", ([5, 6], [0.0, -1.0]), ([4, 6], [0.0, -1.0])
+    )  # the second way was another from the start
+    left_there = answers("d", ([5, 6], [0.0, -1.0]), ([5, 7], [0.0, 0.0]))
+    negative_later = answers("e", ([5, 6], [-1.0, 0.0]), ([5, 7], [0.0, -1.0]))
+    nothing_negative = answers("f", ([5], [0.0]), ([5], [1.0]))
+    alone = answers("g", ([5], [-1.0]))
+    assert cornered_share(two_bad_habits) == 1.0
+    assert cornered_share(after_the_same_words) == 1.0
+    for others in (left_before, left_there, negative_later, nothing_negative):
+        assert cornered_share(others) == 0.0, others
+    assert cornered_share(alone) is None
+    assert cornered_share([*two_bad_habits, *left_there, *nothing_negative, *alone]) == 1 / 3
+    assert cornered_share([*left_there, *left_before, *after_the_same_words, *two_bad_habits]) == 1 / 2
+
+
+def test_a_run_without_groups_has_no_share_of_cornered_prompts() -> None:
+    none = torch.zeros(1, 3)
+    metrics = step_metrics([record()], scores(none, none), none, none.bool())
+    assert "delta/cornered_share" not in metrics
+
+
+def test_corners_are_told_where_most_prompts_are_cornered() -> None:
+    steps = [{"delta/cornered_share": 1.0}, {"delta/cornered_share": 0.25}, {}]
+    assert warning_of_corners(steps).startswith("for 62% of the prompts every response")  # (1 + 0.25) / 2
+    assert warning_of_corners(steps[1:]) == ""
+    assert warning_of_corners([{"delta/cornered_share": 0.5}]) == ""
+    assert warning_of_corners([{}]) == ""
 
 
 def test_rewards_that_cancel_are_rewards() -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
 from text2grad.cli.quickstart import LABELS
+from text2grad.config import Recipe
 from text2grad.errors import TrainingError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -21,6 +22,7 @@ from text2grad.runs.comparison import in_words, quickstart_tables
 from text2grad.runs.pipeline import Pipeline
 from text2grad.runs.reports.plots import mean_curve
 from text2grad.runs.reports.terminal import print_tables
+from text2grad.tasks import ready_lesson
 from text2grad.tasks.registry import procedural_task
 
 SHORT = [
@@ -248,3 +250,33 @@ def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
         ["1", "last", "– / –", "– / –", "–", "–", "1.00"],
     ]
     assert mean_curve(RESULT["methods"]["scalar_ppo"]["curve"]) == [(0, 0.6), (10, 0.7), (20, 0.75)]  # type: ignore[index]
+
+
+def test_a_lesson_gets_the_model_its_directory_and_a_ready_lesson_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = []
+
+    def give_lesson(recipe: Recipe, lesson: Any) -> dict[str, Any]:
+        given.append((recipe.model.path, recipe.run.out, recipe.optim.lr, lesson))
+        return {"mode": "both", "marked": 3, "kl_per_token_unmarked": None, "kl_per_token": 0.0123}
+
+    monkeypatch.setattr("text2grad.runs.give_lesson", give_lesson, raising=False)
+    marks = tmp_path / "mine.jsonl"
+    marks.write_text("")
+    asked = ["quickstart", "--model", "some/model", "--out", str(tmp_path / "q"), "--set", "optim.lr=1e-3"]
+    assert main(asked) == 0
+    assert main([*asked, "--lesson", "folder"]) == 0
+    assert main([*asked, "--lesson", str(marks)]) == 0
+    assert given == [
+        ("some/model", str(tmp_path / "q" / name), 1e-3, lesson)
+        for name, lesson in (("begin", ready_lesson("begin")), ("folder", ready_lesson("folder")), ("mine", marks))
+    ]
+    shown = capsys.readouterr().out
+    assert "kl_per_token" in shown
+    assert str(tmp_path / "q" / "mine" / "report.html") in shown
+
+
+def test_a_lesson_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quickstart", "--lesson", "begin"]) == 2
+    assert "name it with --model NAME" in capsys.readouterr().err

@@ -9,16 +9,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_shared, at_least, print_lines
+from text2grad.cli.options import add_command, add_shared, at_least, print_lines, shorthands
 from text2grad.cli.train import write_page
-from text2grad.errors import TrainingError
+from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
 
 TASK = "summarization"
 PROCESSES = 2  # that train the models of phases 1 and 2 together, and then a policy each
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
-
 
 LABELS = {"text2grad": "Text2Grad", "scalar_ppo": "same spans, summed"}
 """The policies of the quickstart: Text2Grad, and PPO on one number, the same δ summed on the last token."""
@@ -34,12 +33,17 @@ Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a sm
 its answers with critiques in words and quotes, train a generative reward model to write such critiques, and train the
 policy with the critiques of the reward model. A rival gets one number per response: the same spans, summed. Nothing is
 downloaded. Writes a table, results.json, curves.png, and report.html with all critiques. An interrupted run is
-resumed."""
+resumed.
+
+With --model a pretrained model learns a lesson instead, from comments in words on 20 of its answers: begin (with the
+answer), sentence (one, no lists), unknown (say "I don't know" where the passage does not say it) or folder (write so,
+never "directory"). Writes lesson.json and report.html, with its answers to other questions before and after."""
 
 EPILOG = f"""\
 examples:
   text2grad quickstart
   text2grad quickstart --seeds 3 --out runs/three
+  text2grad quickstart --model Qwen/Qwen2.5-Coder-0.5B-Instruct --lesson begin
   text2grad generate runs/quickstart/{TASK}/seed-0/text2grad --examples 3"""
 
 
@@ -49,11 +53,21 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "quickstart", run, about, DESCRIPTION, EPILOG).add_argument
     add("--seeds", type=at_least(1), default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
     add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(default: %(default)s)")
+    add("--model", metavar="NAME", help="teach this pretrained model a lesson: a name of the hub, or a directory")
+    add("--lesson", metavar="NAME", help="a ready lesson, or a JSONL file of marked answers; default: begin")
     add_shared(add, "--set")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the models, train both policies, and write the report."""
+    """Make the models, train both policies, and write the report; or teach a lesson to a pretrained model.
+
+    Raises:
+        ConfigError: if there is a lesson, but no model.
+    """
+    if args.lesson and not args.model:
+        raise ConfigError("--lesson teaches a pretrained model: name it with --model NAME, or leave --lesson out")
+    if args.model:
+        return teach(args)
     from text2grad.models import prepare_processes
 
     prepare_processes()
@@ -79,6 +93,23 @@ def run(args: argparse.Namespace) -> int:
         pipeline.run(PROCESSES if on_cpu() else 1)
         train(pipeline.out, [*args.overrides, f"run.seed={seed}"])
     report(args.out, range(args.seeds))
+    CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
+    return 0
+
+
+def teach(args: argparse.Namespace) -> int:
+    """Teach a ready lesson, or a person's marks, to a pretrained model."""
+    from text2grad.config import load_recipe
+    from text2grad.runs import give_lesson
+    from text2grad.tasks import LESSON_RECIPE, ready_lesson
+
+    own = Path(args.lesson or "begin")
+    lesson, out = own if own.is_file() else ready_lesson(str(own)), args.out / own.stem
+    lock_directory(out)
+    started = time.perf_counter()
+    options = shorthands({"model.path": args.model, "run.out": str(out)})
+    figures = give_lesson(load_recipe(LESSON_RECIPE, [*options, *args.overrides]), lesson)
+    print_lines([*figures.items(), ("page", out / "report.html"), ("adapter", out / "run")])
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 

@@ -232,7 +232,8 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         cache: of the tokens before.
     """
     known = arguments_of(model)
-    more = {"position_ids": positions, "logits_to_keep": 1, cache_argument(known): cache}
+    last = torch.tensor([ids.shape[1] - 1], device=ids.device)  # of a slice, a CPU copies the output layer for each row
+    more = {"position_ids": positions, "logits_to_keep": last, cache_argument(known): cache}
     if not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):  # Mamba: no layer attends
         attention_mask = attention_mask[:, -ids.shape[1] :]
     shared = getattr(cache, "beginnings", None)

@@ -19,6 +19,7 @@ from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import rewards_of as rewards_of
 from .scoring import score_batch as score_batch
 from .start import check_shares as check_shares, prepare_policy as prepare_policy
+from .step import phase as phase
 from .trackers import check_tracker as check_tracker
 from .trainer import Text2GradTrainer as Text2GradTrainer
 from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs

@@ -32,7 +32,7 @@ def engine_weights(
     """Return the factor of each token's advantage where another engine sampled, and metrics over all processes.
 
     Args:
-        rollouts: responses with `engine_logp`.
+        rollouts: responses, with `engine_logp` where it is known.
         logp: log π_old from the trainer, [B, T], at the temperature of the rollouts.
         mask: True on response tokens, bool [B, T].
         how: mode of the factors, their lower and upper limit, as `RolloutConfig.correction`.
@@ -48,7 +48,7 @@ def engine_weights(
     Raises:
         TrainingError: if the responses are not sampled from the policy.
     """
-    theirs = torch.zeros_like(logp)
+    theirs = logp.clone()  # where a log-prob is not known, the factor is 1
     for row, rollout in enumerate(rollouts):
         theirs[row, : len(rollout.engine_logp)] = torch.tensor(rollout.engine_logp).to(logp)
     log_ratio = (logp - theirs).masked_fill(~mask, 0.0)

@@ -16,7 +16,7 @@ from text2grad.costs import TokenCount, accelerator_peak, peak_memory, tokens_of
 from text2grad.errors import CriticError
 from text2grad.progress import note
 from text2grad.rl.importance import warning_of_gap
-from text2grad.rl.metrics import WARN_OF_SILENCE, response_records, step_metrics, warning_of_silence
+from text2grad.rl.metrics import WARNED_STEPS, response_records, step_metrics, warning_of_corners, warning_of_silence
 from text2grad.rl.step import Instrument, Step, watched
 
 _MAKERS: list[Callable[[Any], Instrument | None]] = []
@@ -118,14 +118,15 @@ class Records(Instrument):
             step.metrics |= audit(tokenizer, step.rollouts, step.deltas, step.critiques)
 
     def after_step(self, step: Step) -> None:
-        """Write records and metrics, and warn of a critic that says nothing."""
+        """Write records and metrics, and warn of a critic that says nothing or leaves nothing to move to."""
         trainer = self.trainer
         if trainer.accelerator.is_main_process:
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
-            silence = warning_of_silence(trainer.log.metrics()) if step.number + 1 in WARN_OF_SILENCE else ""
             rounded = trainer.vllm is not None or trainer.gradient.half_precision
-            for warning in filter(None, (silence, warning_of_gap(step.metrics, rounded=rounded))):
+            so_far = trainer.log.metrics() if step.number + 1 in WARNED_STEPS else []
+            told = warning_of_silence(so_far), warning_of_corners(so_far), warning_of_gap(step.metrics, rounded=rounded)
+            for warning in filter(None, told):
                 note(f"step {step.number + 1}: {warning}", warning=True)
         trainer.tracker.log(step.metrics, step.number)
 

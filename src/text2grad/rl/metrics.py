@@ -2,6 +2,7 @@
 
 reward/per_response      mean Σ_t r_t before the KL term;  reward/nonzero_share: responses with a reward that is not 0
 delta/positive_share     share of tokens with δ > 0;  likewise negative_share, labelled_share
+delta/cornered_share     of the prompts with several responses: see `cornered_share`; absent where no prompt has them
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
 seconds/PART             wall time of a part of the step;  tokens/prompt, tokens/generated: of the rollouts;
@@ -10,7 +11,7 @@ memory/peak_bytes        most memory of the process, or of tensors on an acceler
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,7 @@ def step_metrics(
     kl = np.array([sum(r["kl"]) for r in records])
     delta = np.concatenate([r["delta"] for r in records]) if lengths.sum() else np.zeros(1)
     spans, unmatched = (sum(len(r["critique"][name]) for r in records) for name in ("spans", "unmatched"))
+    cornered = cornered_share(records)
     return {
         "reward/per_response": float(rewards.mean()),
         "reward/nonzero_share": float(np.mean([any(r["reward"]) for r in records])),
@@ -96,7 +98,28 @@ def step_metrics(
         "length/mean": float(lengths.mean()),
         "length/truncated_share": float(np.mean([r["truncated"] for r in records])),
         "length/reward_correlation": correlation(lengths, rewards),
+        **({} if cornered is None else {"delta/cornered_share": cornered}),
     }
+
+
+def cornered_share(records: Sequence[Record]) -> float | None:
+    """Return the share of prompts with several responses that all take the same way to a negative token; None of none.
+
+    No response leaves the others before their first negative token or at it. Where all that the policy samples is
+    judged alike, Σ π(a) ∇ log π(a) = 0: the marks say what is wrong, and there is nothing to move to.
+
+    Example:
+        >>> alike = [{"prompt": "x", "ids": [token, 7], "delta": [-1.0, 0.0]} for token in (3, 4)]
+        >>> cornered_share(alike), cornered_share([*alike, {"prompt": "x", "ids": [5], "delta": [0.0]}])
+        (1.0, 0.0)
+    """
+    ways = defaultdict[str, list[list[int] | None]](list)  # to the first negative token of each response
+    for record in records:
+        at = next((t for t, value in enumerate(record["delta"]) if value < 0), None)
+        ways[record["prompt"]].append(None if at is None else record["ids"][:at])
+    several = [own for own in ways.values() if len(own) > 1]
+    cornered = [own[0] is not None and own.count(own[0]) == len(own) for own in several]
+    return sum(cornered) / len(cornered) if cornered else None
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:
@@ -113,8 +136,9 @@ def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-WARN_OF_SILENCE = (1, 3, 10, 30, 100, 300, 1000)
+WARNED_STEPS = (1, 3, 10, 30, 100, 300, 1000)  # after which a run may be warned of its critic
 FAILURE_WINDOW = 100  # least number of latest critiques to which critic.max_failure_rate applies
+MOST_CORNERED = 0.5  # share of cornered prompts, on average over the steps so far, above which a run is warned
 ALL_FAILED = 8  # a run stops if none of so many first critiques could be read
 
 
@@ -163,4 +187,18 @@ def warning_of_silence(metrics: Sequence[Mapping[str, float]]) -> str:
     return (
         f"the critic labelled no token in {count}: every reward is 0, and the policy learns nothing. Look at its "
         "critiques (quotes that the response does not contain are counted as critic/unmatched_rate)"
+    )
+
+
+def warning_of_corners(metrics: Sequence[Mapping[str, float]]) -> str:
+    """Return a warning where most prompts have nothing to move to, on average over the steps so far; else nothing."""
+    shares = [line["delta/cornered_share"] for line in metrics if "delta/cornered_share" in line]
+    share = sum(shares) / max(len(shares), 1)
+    if share <= MOST_CORNERED:
+        return ""
+    return (
+        f"for {share:.0%} of the prompts every response goes the same way into a negative token, so the policy has "
+        "nothing to move to (delta/cornered_share). Sample more responses to a prompt (rollout.group_size) or at a "
+        "higher rollout.temperature, say in the prompt what the critic wants, or begin with `text2grad sft` on "
+        "demonstrations"
     )
