@@ -155,6 +155,12 @@ def test_the_rooms_are_small_enough_to_live_in() -> None:
     assert {room: count for room, count in lines.items() if count > limits[room]} == {}
 
 
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5, such as Debian 12's, matches such patterns wrongly (python/cpython#106052): (?>(?:…)*)."""
+    wrong = re.compile(r"(?<!\\)\)[*+?]\+")
+    assert [path for path in SOURCE.rglob("*.py") if wrong.search(path.read_text("utf-8"))] == []
+
+
 def has_docstring(node: ast.AST) -> bool:
     """Return whether a part of the syntax tree can have a docstring and has one."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

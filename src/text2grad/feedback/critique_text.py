@@ -329,7 +329,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-_ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
+_ESCAPED_OBJECT = re.compile(r"""\{(?>(?:\s|\\[nrt])*)\\["']""")
 _FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")
 _KEY_WORD = re.compile(r"[^\W_]++")
 

@@ -75,7 +75,7 @@ def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
         budget -= reader.position - start
 
 
-_SKIP = re.compile(r"(?:\s|\\[nrt]|//[^\n]*+|#[^\n]*+|dtype=\w++(?=\)))*+")
+_SKIP = re.compile(r"(?>(?:\s|\\[nrt]|//[^\n]*+|#[^\n]*+|dtype=\w++(?=\)))*)")
 _ARRAY = re.compile(r"(?:array|np\.\w++)(?=\()")
 _ESCAPE = re.compile(
     r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))", re.DOTALL
@@ -94,7 +94,7 @@ _MARKS = {closing: re.compile(rf"\\.|{closing}", re.DOTALL) for closing in _DELI
 
 _AFTER_KEY = re.compile(r"\s*+:")
 _AFTER_ITEM = re.compile(
-    r"""(?:\s|\\[nrt])*+(?:$|```                                # the text ends here
+    r"""(?>(?:\s|\\[nrt])*)(?:$|```                                # the text ends here
         |,\s*+(?:$|["'“‘\[{(\]})]|[-+.]?\d|(?i:none|null|true|false)\b)  # another item follows
         |[\])}]\s*+(?:$|```|[,\])}]|(?<=\s)["'“‘])                 # or the list closes
         |(?<=\s)["'“‘])                                             # or a comma was forgotten
@@ -102,7 +102,7 @@ _AFTER_ITEM = re.compile(
     re.VERBOSE,
 )
 _AFTER_VALUE = re.compile(
-    r"""(?:\s|\\[nrt])*+(?:$|```
+    r"""(?>(?:\s|\\[nrt])*)(?:$|```
         |(?:,\s*+["'“‘]?|(?<=\s)["'“‘])[\w\ -]{1,60}["'”’]?\s*+:    # another key follows
         |,?\s*+[}\])](?:\s|$|```|[,\])}])                           # or the object closes
         |,\s*+$)

@@ -80,7 +80,7 @@ _TOKEN = re.compile(
     rf"(?P<drop>{_MARKERS}|{_INVISIBLE})"
     r"|(?P<space>\s++)"
     r"|(?P<dash>[-‐‑‒–—―−﹘﹣－]++)"
-    r"|(?P<plain>(?:[!-'+,./0-9:-@A-Z\[-^a-z{-~()](?![^\x00-\x7f]))++)"
+    r"|(?P<plain>[!-'+,./0-9:-@A-Z\[-^a-z{-~()]+(?![^\x00-\x7f]))"
     r"|(?P<other>.)",
     re.DOTALL,
 )

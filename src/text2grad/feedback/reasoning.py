@@ -35,7 +35,9 @@ _CLOSINGS = [re.compile(closing, re.I | re.M) for _, closing in _MARKS]
 _OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
 # What may be asked for is reasoning behind words without a fence or tag, and before a text that is not only tags
 _SECTION = r"<(?P<tag>analysis|plan(?:ning)?|(?:self_)?reflect(?:ions?)?|rationale|brainstorm(?:ing)?)>.*?</(?P=tag)>"
-_SECTIONS = re.compile(rf"(?P<words>[^<`]*\n)?\s*+(?:(?>{_SECTION})\s*+)++(?=(?:</?[\w-]++>\s*+)*+[^\s<])", re.I | re.S)
+_SECTIONS = re.compile(
+    rf"(?P<words>[^<`]*\n)?\s*+(?>(?:(?>{_SECTION})\s*+)+)(?=(?>(?:</?[\w-]++>\s*+)*)[^\s<])", re.I | re.S
+)
 _BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
 

@@ -44,8 +44,8 @@ WAY_OUT = "Mend or remove the record"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _TEXTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".tab", ".txt")
 _PACKED = re.compile(r"\.(gz|bz2|xz|zst)\Z")
-_CELL = re.compile(r'"(?:[^"]|"")*+"')
-_CELLS = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)(?:\t|\r?\n|\r))*+(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)')
+_CELL = re.compile(r'"(?>(?:[^"]|"")*)"')
+_CELLS = re.compile(rf'(?>(?:(?:{_CELL.pattern}|[^"\t\r\n]*+)(?:\t|\r?\n|\r))*)(?:{_CELL.pattern}|[^"\t\r\n]*+)')
 _BOM = b"\xef\xbb\xbf"
 
 
