@@ -263,10 +263,13 @@ def _add_gradient(model: Any, rows: Sequence[Row], settings: FineTuning) -> int:
 
 def _average(gradients: Sequence[torch.Tensor], labels: int) -> None:
     """Divide the sum of all processes' gradients by the number of their labels, in place."""
+    if place()[1] == 1:  # without a second copy of all gradients
+        for gradient in gradients:
+            gradient.div_(max(labels, 1))
+        return
     count = torch.tensor([float(labels)], device=gradients[0].device)  # in 32 bits, which the sums then have, too
     whole = torch.cat([count, *map(torch.flatten, gradients)])
-    if place()[1] > 1:
-        torch.distributed.all_reduce(whole)
+    torch.distributed.all_reduce(whole)
     parts = torch.split(whole[1:].div_(whole[0].clamp(min=1)), [gradient.numel() for gradient in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))

@@ -64,7 +64,8 @@ class Pipeline:
 
     def run(self, processes: int = 1) -> None:
         """Make what is missing, in so many processes, and score the fine-tuned policy."""
-        in_processes(processes, self.make_all)
+        missing = any(not (self.out / name).exists() for name in self.phases())
+        in_processes(processes if missing else 1, self.make_all)
         self.evaluate()
 
     def make_all(self) -> None:
