@@ -79,7 +79,7 @@ def enter(mode: Any) -> None:
         (lambda: os.chdir("/"), os.getcwd),
         (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL)),
         (lambda: setattr(sys, "stdout", None), lambda: sys.stdout),
-        (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN), lambda: signal.getsignal(signal.SIGINT)),
+        (lambda: signal.signal(signal.SIGINT, lambda *_: None), lambda: signal.getsignal(signal.SIGINT)),
         (lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN), lambda: signal.getsignal(signal.SIGCHLD)),
     ],
 )
