@@ -7,7 +7,7 @@ policy's tokenizer decodes it.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import AlignmentError
 
@@ -65,9 +65,14 @@ class Example:
         return self.prompt if isinstance(self.prompt, str) else "\n\n".join(m.get("content") or "" for m in self.prompt)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Span:
-    """A labelled range of a response: characters [start, end), positive or negative.
+    """A labelled range of a response: characters [start, end), positive or negative; spans sort by place.
+
+    Attributes:
+        start: its first character, and `end` the one behind its last.
+        label: "positive" or "negative".
+        turn: of a `Conversation` the turn that it stands in; None: it counts in the whole response.
 
     Example:
         >>> span = Span(4, 9, "negative")
@@ -78,6 +83,17 @@ class Span:
     start: int
     end: int
     label: Label
+    turn: int | None = None
+
+    def __lt__(self, other: "Span") -> bool:
+        """Compare the turn, start, end and label."""
+        mine, theirs = ((s.turn or 0, s.start, s.end, s.label) for s in (self, other))
+        return mine < theirs
+
+    def __repr__(self) -> str:
+        """Leave out what has its default."""
+        turn = "" if self.turn is None else f", turn={self.turn}"
+        return f"Span(start={self.start}, end={self.end}, label={self.label!r}{turn})"
 
     def __post_init__(self) -> None:
         """Check order and label."""
@@ -115,6 +131,80 @@ class Critique:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation.
+
+    Attributes:
+        role: who speaks, such as "system", "user", "assistant" or "tool".
+        text: what stands there; of a turn that the policy wrote, the decoded text of its sampled ids.
+        sampled: True if the policy wrote it.
+        thought: the part of a sampled text that is reasoning.
+        tool_calls: the calls that a text was read as, each with "name" and "arguments".
+        name: the tool whose result this is.
+    """
+
+    role: str
+    text: str
+    sampled: bool = False
+    thought: str = ""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    name: str = ""
+
+
+class Conversation(str):
+    """A response of several turns: as a text all that the policy wrote, turn after turn, and the turns around it.
+
+    Attributes:
+        turns: all messages in order, from the first one of the prompt on. A span's `turn` is an index into them, and
+            its characters count within the text of that turn.
+    """
+
+    turns: tuple[Turn, ...]
+
+    def __new__(cls, turns: Sequence[Turn]) -> "Conversation":
+        """Join what the policy wrote."""
+        text = super().__new__(cls, "".join(turn.text for turn in turns if turn.sampled))
+        text.turns = tuple(turns)
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies and other processes have the turns, too."""
+        return Conversation, (self.turns,)
+
+    @property
+    def text(self) -> str:
+        """All turns as one text, between tags that say who spoke."""
+        return "\n\n".join(tagged(turn.role, turn.text) for turn in self.turns)
+
+    def starts(self) -> dict[int, int]:
+        """Return where the text of each turn that the policy wrote begins in the whole, by the turn's index.
+
+        Example:
+            >>> Conversation([Turn("assistant", "Hm.", True), Turn("user", "So?"), Turn("assistant", "Yes", True)])
+            'Hm.Yes'
+            >>> _.starts()
+            {0: 0, 2: 3}
+        """
+        starts, end = dict[int, int](), 0
+        for number, turn in enumerate(self.turns):
+            if turn.sampled:
+                starts[number], end = end, end + len(turn.text)
+        return starts
+
+
+class Given(NamedTuple):
+    """Ids of a rollout that the policy read and did not sample, such as a tool's result and the template's marks.
+
+    Attributes:
+        place: the number of sampled ids that stand before them.
+        ids: these ids.
+    """
+
+    place: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """One sampled response y to an example x, with the exact sampled ids.
 
@@ -122,9 +212,11 @@ class Rollout:
         example: the task instance.
         prompt_ids: token ids of the prompt, without padding.
         response_ids: the sampled ids; they end with an end-of-sequence only if it was sampled.
-        response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads.
+        response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads; of
+            several turns a `Conversation`, in which each turn is decoded for itself.
         truncated: True if the length limit ended the response before an end-of-sequence.
         engine_logp: log-prob of each sampled id in nats, in the pass that sampled it; empty where that is not known.
+        given: what stands between the sampled ids, in order of its places; empty for a single response.
     """
 
     example: Example
@@ -133,6 +225,7 @@ class Rollout:
     response: str
     truncated: bool
     engine_logp: tuple[float, ...] = ()
+    given: tuple[Given, ...] = ()
 
 
 def tagged(name: str, text: str) -> str:
