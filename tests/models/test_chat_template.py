@@ -557,13 +557,13 @@ def test_fields_of_other_servers_are_told_too() -> None:
 
 def test_the_end_of_a_turn_is_asked_once_and_anew_of_another_template(monkeypatch: pytest.MonkeyPatch) -> None:
     made, asked_for = tokenizer_for(TEMPLATES["gemma"], "<start_of_turn>", "<end_of_turn>", "<|im_end|>"), list[str]()
-    render = chat_template._rendered
+    render = chat_template.render
 
     def counted(tokenizer: Any, *given: Any, **how: Any) -> str:
         asked_for.append(tokenizer.chat_template)
         return render(tokenizer, *given, **how)
 
-    monkeypatch.setattr(chat_template, "_rendered", counted)
+    monkeypatch.setattr(chat_template, "render", counted)
     assert [turn_end(made).text for _ in range(3)] == ["<end_of_turn>"] * 3
     made.chat_template = "{% for m in messages %}{{ m['role'] + m['content'] }}<|im_end|>{% endfor %}"
     assert [turn_end(made).text for _ in range(3)] == ["<|im_end|>"] * 3

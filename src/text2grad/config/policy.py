@@ -1,7 +1,7 @@
 """Settings of the policy: [model], [rollout], [ppo], [optim]."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -49,6 +49,12 @@ class RolloutConfig(Section):
     """Divides the logits in sampling, scoring and the update."""
     eos_token_ids: Annotated[tuple[int, ...], Listed] = ()
     """Ids that end a response; empty takes them from the tokenizer and the model's generation config."""
+    max_turns: Count = 8
+    """Most turns of a response with tools, of 2 · max_turns · max_new_tokens tokens at most, with what tools say."""
+    chat_template: str = ""
+    """Chat template of the policy, a text or the path of a file; empty takes the tokenizer's."""
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    """Variables of the chat template, such as {enable_thinking = false}; a row's own "chat_template_kwargs" win."""
     rows_at_once: Count = 64
     """Rows at a time of the policy, and of a reward model in this process: more memory, less time."""
 

@@ -15,7 +15,17 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
-from .chat_template import prompt_text as prompt_text
+from .chat_template import (
+    any_of as any_of,
+    messages_of as messages_of,
+    prompt_text as prompt_text,
+)
+from .continuation import (
+    call_end as call_end,
+    check_tools as check_tools,
+    continuation as continuation,
+    plain_text as plain_text,
+)
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely, steps_are_right as steps_are_right
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
@@ -79,6 +89,7 @@ from .prompts import (
     padding_id as padding_id,
     plain_ids as plain_ids,
     stop_ids as stop_ids,
+    with_chat_template as with_chat_template,
 )
 from .randomness import (
     batch_indices as batch_indices,

@@ -23,7 +23,7 @@ _OF_SERVERS = ("refusal", "reasoning_details", "thinking_blocks")  # of OpenAI, 
 SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", *_OF_SERVERS)
 """The fields of a message that a template may render."""
 _CALLS = {"tool_calls", "function_call"}
-_MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
+MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
 
 
 class LostToolsError(DataError):
@@ -52,16 +52,16 @@ def turn_end(tokenizer: Any, meta: Mapping[str, Any] = MappingProxyType({})) -> 
 @lru_cache(maxsize=8)
 def _turn_end(tokenizer: Any, _size: int, _template: str, tools: str) -> TurnEnd:
     roles, meta = ("system", "user", "assistant"), {"tools": tools}
-    system, asked, said = ({"role": role, "content": _MARKS[role == "assistant"]} for role in roles)
+    system, asked, said = ({"role": role, "content": MARKS[role == "assistant"]} for role in roles)
     tail = then = ""
     for first in ([], [system]):
         chats = (Example([*first, asked, said, *more], meta=meta) for more in ([], [asked]))
         with suppress(DataError):  # of a template for other chats
-            tail, then = (_rendered(tokenizer, chat).partition(_MARKS[1])[2] for chat in chats)
+            tail, then = (render(tokenizer, chat).partition(MARKS[1])[2] for chat in chats)
             break
     tokens = any_of(tokenizer)
     if not (run := re.search(f"(?:{tokens})+", tail)):
-        return TurnEnd(_opener(tokenizer, then), tail)
+        return TurnEnd(opener(tokenizer, then), tail)
     text = tail[: run.end()]
     for token in reversed(re.findall(tokens, run[0])[1:]):
         text = text if then.startswith(text) else text.removesuffix(token)
@@ -76,11 +76,11 @@ def prompt_text(tokenizer: Any, example: Example, where: str = "the chat") -> st
     Raises:
         DataError: if the template refuses the chat, or the prompt ends with a call of a tool.
     """
-    *_, last = _chat(example)
-    if _is_begun(last) and last.get("tool_calls"):
+    *_, last = messages_of(example)
+    if is_begun(last) and last.get("tool_calls"):
         raise DataError(f"the prompt of {where} ends with a call of a tool; add the tool's answer, or remove the call")
-    how = "continue_final_message" if _is_begun(last) else "add_generation_prompt"
-    return _rendered(tokenizer, example, where, **{how: True})
+    how = "continue_final_message" if is_begun(last) else "add_generation_prompt"
+    return render(tokenizer, example, where, **{how: True})
 
 
 def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd) -> tuple[str, str]:
@@ -92,28 +92,28 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
     Raises:
         DataError: if the template refuses the chat.
     """
-    prompt, chat = prompt_text(tokenizer, example), _chat(example)
-    if _is_begun(chat[-1]):
+    prompt, chat = prompt_text(tokenizer, example), messages_of(example)
+    if is_begun(chat[-1]):
         begun = chat.pop()
         message = {**begun, **message, "content": f"{begun.get('content', '')}{message.get('content') or ''}"}
-    marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in _MARKS)
-    rendered = (_rendered(tokenizer, replace(example, prompt=[*chat, each])) for each in (message, *marked))
+    marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in MARKS)
+    rendered = (render(tokenizer, replace(example, prompt=[*chat, each])) for each in (message, *marked))
     whole, before, start = next(rendered), prompt, len(prompt)
     if not whole.startswith(prompt):
         wholes, marks = [whole, *rendered], rf"{any_of(tokenizer)}|</?\w+>"
-        before = _common(marks, [prompt, *wholes])
+        before = common(marks, [prompt, *wholes])
         start = len(before)
         if not re.fullmatch(rf"(?:{marks}|\s)*", prompt[start:]):  # the template changes earlier messages
-            bare = _common(marks, [prompt, _rendered(tokenizer, example)])
-            head, opening, _ = _common(marks, wholes).rpartition(prompt[len(bare) :] or prompt)
+            bare = common(marks, [prompt, render(tokenizer, example)])
+            head, opening, _ = common(marks, wholes).rpartition(prompt[len(bare) :] or prompt)
             before, start = prompt, len(head + opening)
             if not opening:
                 raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
     text = whole[start:].removesuffix(end.behind)
     if not end.is_rendered:
-        result = [{"role": "tool", "content": _MARKS[0]}] * any(map(message.get, _CALLS))
-        then = _rendered(tokenizer, replace(example, prompt=[*chat, message, *result]))
-        text += _opener(tokenizer, then.removeprefix(whole)) or end.text
+        result = [{"role": "tool", "content": MARKS[0]}] * any(map(message.get, _CALLS))
+        then = render(tokenizer, replace(example, prompt=[*chat, message, *result]))
+        text += opener(tokenizer, then.removeprefix(whole)) or end.text
     return before, text
 
 
@@ -134,18 +134,20 @@ def _words(value: Any) -> Iterable[str]:
     return [] if value is None or isinstance(value, bool) else re.findall(r"\w+", str(value))
 
 
-def _chat(example: Example) -> list[Message]:
+def messages_of(example: Example) -> list[Message]:
+    """Return the messages of a prompt, with calls read from JSON, without empty fields."""
     prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
     roles = {"function": "tool"}  # the older name
     given = [{**m, "role": roles.get(m["role"], m["role"]), "tool_calls": _read(m.get("tool_calls"))} for m in prompt]
     return [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
 
 
-def _is_begun(message: Message) -> bool:
+def is_begun(message: Message) -> bool:
+    """Return whether a message at the end of a prompt is one that the policy continues."""
     return message["role"] == "assistant" and message.get("prefix") is not False
 
 
-def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
+def render(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
     """Return a chat in the template, with the tools and the "chat_template_kwargs" of its record.
 
     Of its spellings it is the first that shows each call and result of a tool, by a mark on it, and what users wrote.
@@ -154,7 +156,7 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
             raise DataError(f'"chat_template_kwargs" of {where}: {min(taken)!r} is no variable of templates; remove it')
         how |= own
-    chat, tools = _chat(example), _read(example.meta.get("tools") or example.meta.get("functions"))
+    chat, tools = messages_of(example), _read(example.meta.get("tools") or example.meta.get("functions"))
     tools = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
     wrapped = tools and [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
     forms, texts, errors, marks = list[Any](), list[str](), list[Exception](), list[str]()
@@ -163,7 +165,7 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
         parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
         forms += product((messages, filled, parts), (_read, _written), (of_tools,))
     asked = [m["content"].strip() for m in chat if m["role"] == "user" and isinstance(m.get("content"), str)]
-    unseen = [_MARKS[0]] * ("tool_calls" not in str(tokenizer.chat_template) and any(_CALLS & m.keys() for m in chat))
+    unseen = [MARKS[0]] * ("tool_calls" not in str(tokenizer.chat_template) and any(_CALLS & m.keys() for m in chat))
     for messages, change, how["tools"] in forms:
         marks[:] = unseen
         both = [_spelled(messages, change), _spelled(messages, change, marks)][: 1 + bool(marks)]
@@ -233,13 +235,13 @@ def _any_of(tokenizer: Any, _size: int, special: bool) -> str:
     return "|".join(re.escape(text) for text in sorted((token.content for token in tokens), key=len)[::-1]) or "(?!)"
 
 
-def _opener(tokenizer: Any, text: str) -> str:
+def opener(tokenizer: Any, text: str) -> str:
     """Return the special token that begins a text, or nothing."""
-    opener = re.match(any_of(tokenizer, special=True), text)
-    return opener[0] if opener else ""
+    token = re.match(any_of(tokenizer, special=True), text)
+    return token[0] if token else ""
 
 
-def _common(marks: str, texts: Sequence[str]) -> str:
+def common(marks: str, texts: Sequence[str]) -> str:
     """Return what texts begin with, without a mark that only some have."""
     size = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, zip(*texts, strict=False)))
     return texts[0][: next((mark.start() for mark in re.finditer(marks, texts[0]) if mark.end() > size), size)][:size]

@@ -1,12 +1,49 @@
 """Prompts → token ids; the ids that end a response, and the id that pads a batch."""
 
+import copy
+import json
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from text2grad.errors import DataError, ModelError
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.files import read_text
 from text2grad.models.chat_template import LostToolsError, prompt_text, turn_end
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.types import Example, Message, PromptFormat
+
+
+def with_chat_template(tokenizer: Any, recipe: Recipe) -> Any:
+    """Return a tokenizer with the chat template of a recipe, itself where the recipe has none.
+
+    `rollout.chat_template_kwargs` become lines at the top of the template, which hold unless a row sets the variable.
+    So the tokenizer that is saved with the policy renders as in training.
+
+    Raises:
+        ConfigError: if the file of a template cannot be read, or a name is no variable of templates.
+    """
+    template, variables = recipe.rollout.chat_template, recipe.rollout.chat_template_kwargs
+    if not template and not variables:
+        return tokenizer
+    if template and not re.search(r"{[{%]", template):
+        try:
+            template = read_text(Path(template))
+        except DataError as error:
+            raise ConfigError(f"rollout.chat_template is neither a template nor the path of a file: {error}") from error
+    own, head = template or tokenizer.chat_template or {}, ""
+    for name, value in variables.items():
+        if not name.isidentifier() or name in ("messages", "tools", "documents", "add_generation_prompt") or not own:
+            raise ConfigError(f"rollout.chat_template_kwargs: {name!r} is no variable of a template; remove it")
+        spelled = "none" if value is None else json.dumps(value, ensure_ascii=False)
+        head += f"{{%- if {name} is not defined %}}{{%- set {name} = {spelled} %}}{{%- endif %}}"
+    texts = {
+        name: head + text.removeprefix(head) for name, text in (own if isinstance(own, dict) else {"": own}).items()
+    }
+    changed = copy.copy(tokenizer)
+    changed.chat_template = texts.get("", texts)
+    return changed
 
 
 def encode_prompts(

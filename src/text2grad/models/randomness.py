@@ -31,9 +31,9 @@ def batch_indices(examples: int, batch_size: int, *, step: int, seed: int) -> li
     return chosen
 
 
-def step_uniforms(*, seed: int, step: int, rows: int, tokens: int) -> Tensor:
-    """Return the uniform numbers of one step, [rows, tokens] in [0, 1), from seed and step alone."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+def step_uniforms(*, seed: int, step: int, rows: int, tokens: int, turn: int = 0) -> Tensor:
+    """Return the uniform numbers of one turn of a step, [rows, tokens] in [0, 1), from these numbers alone."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step + turn * 0x9E3779B97F4A7C15) % 2**63)
     return torch.rand(rows, tokens, generator=generator)
 
 

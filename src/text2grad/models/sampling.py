@@ -10,7 +10,7 @@ resumed run equal to one that was never stopped, and a response independent of h
 Shapes: B rows, V vocabulary, T new tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ def sample(
     rows_at_once: int = 64,
     ended: Ended | None = None,
     on_part: OnPart | None = None,
+    groups: Sequence[Hashable] = (),
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
@@ -51,6 +52,7 @@ def sample(
         rows_at_once: rows of one batch; changes memory, and results by rounding only.
         ended: called with the ids of a row after each token; True ends the row with this token.
         on_part: called with each batch's responses, in order, and their ids' log-probs (zeros at temperature 0).
+        groups: of each prompt the group whose common beginning is computed once; empty: equal prompts are one.
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
@@ -65,7 +67,7 @@ def sample(
             max_new_tokens=uniforms.shape[1],
             eos_ids=eos_ids,
             pad_id=pad_id,
-            groups=prompts,
+            groups=groups[start : start + rows_at_once] or prompts,
             ended=ended,
         )
         responses += part

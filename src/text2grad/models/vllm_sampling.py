@@ -77,22 +77,27 @@ class VLLMSampler:
             )
         restore_random_states(states)
 
-    def sample(self, prompt_ids: Sequence[Sequence[int]], *, step: int, on_part: OnPart) -> None:
+    def sample(self, prompt_ids: Sequence[Sequence[int]], *, step: int, on_part: OnPart, turn: int = 0) -> None:
         """Take the policy's weights, and sample one response per prompt, end-of-sequence included.
 
-        Every process of the run calls this, with equally many prompts.
+        Every process of the run calls this; with equally many prompts, where several share one vLLM.
 
         Args:
             prompt_ids: token ids of each prompt.
-            step: number of the batch; with the run's seed it decides vLLM's random numbers.
+            step: number of the batch; with the run's seed and the turn it decides vLLM's random numbers.
             on_part: called with responses and the log-prob of each id at the temperature, in the order of prompts.
+            turn: number of the turn within responses of several turns.
 
         Raises:
             ModelError: if vLLM returns no log-prob for an id.
         """
-        self._generation.sync_weights()
+        if not turn:
+            self._generation.sync_weights()
+        if not prompt_ids:
+            return
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(((self.seed * 1_000_003 + step) * 4_099 + self.replica) % 2**63)
+            seed = (self.seed * 1_000_003 + step) * 4_099 + self.replica + turn * 0x9E3779B97F4A7C15
+            torch.manual_seed(seed % 2**63)
             _, sampled, logps, _ = self._generation.generate([list(ids) for ids in prompt_ids], None, self.group_size)
         responses = [_until_stop(ids, self.eos_ids) for ids in sampled]
         for start in range(0, len(responses), self.rows_at_once):

@@ -12,17 +12,14 @@ Outcome, truncation and KL term stay rewards, with γ, λ and baseline of [ppo],
 no value function. Shapes: B responses, T response tokens.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from text2grad.align import added_tokens
-from text2grad.models import context_of, encode_prompts, format_of
+from text2grad.models import context_of, encode_prompts, format_of, plain_text
 from text2grad.rl.rewards import Rewarded, token_rewards, whole_rewards
 from text2grad.rl.start import PreparedRun
 from text2grad.rl.step import phase
@@ -91,7 +88,7 @@ def teacher_rollouts(run: PreparedRun, rollouts: Sequence[Rollout], critiques: S
     """Return rollouts with the teacher's prompts, the same object where there are no words, or no room for them."""
     tokenizer, wanted, room = run.tokenizer, run.recipe.model.prompt_format, context_of(run.model.policy)
     chat = format_of(tokenizer, wanted) == "chat"
-    words = [_as_text(tokenizer, "" if critique.failed else critique.feedback.strip()) for critique in critiques]
+    words = [plain_text(tokenizer, "" if critique.failed else critique.feedback.strip()) for critique in critiques]
     told = [with_feedback(r.example, said, chat=chat) for r, said in zip(rollouts, words, strict=True)]
     taught = list(rollouts)
     for row, ids in enumerate(encode_prompts(tokenizer, told, prompt_format=wanted)):
@@ -124,15 +121,6 @@ def with_feedback(example: Example, words: str, *, chat: bool) -> Example:
             content = f"{turns[at].get('content') or ''}\n\n{quoted}Answer again, and heed the feedback."
             return replace(example, prompt=[*turns[:at], {**turns[at], "content": content}, *turns[at + 1 :]])
     return example
-
-
-def _as_text(tokenizer: Any, words: str) -> str:
-    """Return words that spell no added token of the tokenizer: a space parts off the first character of each."""
-    tokens = {token.content for token in added_tokens(tokenizer).values() if len(token.content.strip()) > 1}
-    pattern, words = "|".join(map(re.escape, tokens)) or "(?!)", words.encode("utf-8", "replace").decode()
-    while re.search(pattern, words):
-        words = re.sub(pattern, lambda token: f"{token[0][0]} {token[0][1:]}", words)
-    return words
 
 
 @torch.no_grad()

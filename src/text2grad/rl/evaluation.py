@@ -7,8 +7,9 @@ the same responses, and evaluates them with the metric of its task instead (`run
 from accelerate.utils import gather_object
 
 from text2grad.feedback import ask
-from text2grad.models import draws_apart, make_rollouts, step_uniforms
+from text2grad.models import OnPart, draws_apart
 from text2grad.progress import Progress
+from text2grad.rl.conversations import Conversations
 from text2grad.rl.metrics import response_records, step_metrics
 from text2grad.rl.rewards import rewards_of
 from text2grad.rl.start import PreparedRun
@@ -28,7 +29,7 @@ def held_out_metrics(run: PreparedRun) -> dict[str, float]:
     with draws_apart(run.recipe.run.seed + EVALUATION_SEED):
         rollouts = held_out_responses(run, own_held_out(run))
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
-        critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
+        critiques = run.with_environments(ask(run.critic, examples, responses, match=run.recipe.critic.match))
     batch = run.collate(rollouts)
     scores = run.score(batch, kl="k1")
     deltas, offsets, _, rewards = rewards_of(run.recipe.reward, run.tokenizer, rollouts, critiques, batch)
@@ -50,14 +51,17 @@ def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) 
 
     All calls draw the same random numbers for a prompt, whatever `rows` are. Progress is shown if there is a title.
     """
-    settings, here = run.recipe.rollout, slice(rows.start, rows.stop)
-    seed, prompts = run.recipe.run.seed + EVALUATION_SEED, run.held_out_ids[here]
-    uniforms = step_uniforms(seed=seed, step=0, rows=len(run.held_out), tokens=settings.max_new_tokens)
-    shown = title is not None and run.accelerator.is_main_process
+    here = slice(rows.start, rows.stop)
+    seed, shown = run.recipe.run.seed + EVALUATION_SEED, title is not None and run.accelerator.is_main_process
+    batch = Conversations(run, rows, run.held_out[here], run.held_out_ids[here], seed=seed)
 
-    def sample_all() -> list[tuple[int, ...]]:
-        with Progress(title or "", len(rows), unit="response", enabled=shown) as progress:
-            return run.sample_policy(prompts, uniforms[here], lambda part, _: progress.advance(len(part)))
+    def sample_turn(on_part: OnPart) -> None:
+        with Progress(title or "", len(batch.rows), unit="response", enabled=shown) as progress:
 
-    responses = run.sizes.in_rows(len(rows), sample_all)
-    return make_rollouts(run.tokenizer, run.held_out[here], prompts, responses, run.eos_ids)
+            def shown_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
+                on_part(responses, logps)
+                progress.advance(len(responses))
+
+            run.sample_policy(batch.prompts, batch.uniforms(len(run.held_out)), shown_part, batch.groups)
+
+    return batch.sample(sample_turn)

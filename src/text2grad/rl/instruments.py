@@ -19,6 +19,7 @@ from text2grad.rl.importance import warning_of_gap
 from text2grad.rl.metrics import WARNED_STEPS, response_records, step_metrics, warning_of_corners, warning_of_silence
 from text2grad.rl.step import Instrument, Step, watched
 
+COUNTED = ("turns", "calls", "failed", "unreadable", "cut", "no_room", "rewritten")
 _MAKERS: list[Callable[[Any], Instrument | None]] = []
 
 
@@ -62,7 +63,7 @@ class Costs(Instrument):
         self.seconds[f"seconds/{name}"] += time.perf_counter() - start
 
     def after_step(self, step: Step) -> None:
-        """Add all to the metrics; the tokens that policy and critic read and wrote are those of all processes."""
+        """Add all to the metrics; tokens, and what tools did, are those of all processes."""
         peak = max([float(peak_memory()), *self.memory.values()])
         now = tokens_of(self.trainer.critic)
         mine = {
@@ -71,6 +72,8 @@ class Costs(Instrument):
             "tokens/critic_prompt": now.prompt - self.before.prompt,
             "tokens/critic_generated": now.generated - self.before.generated,
         }
+        if self.trainer.toolbox is not None:
+            mine |= {f"tools/{name}": self.trainer.toolbox.counts[name] for name in COUNTED}
         counts = gather_object([mine])
         step.metrics |= {**self.seconds, **self.memory, "memory/peak_bytes": peak}
         step.metrics |= {name: float(sum(count[name] for count in counts)) for name in mine}

@@ -8,6 +8,9 @@ critic/failure_rate      critiques that could not be read;  critic/unmatched_rat
 seconds/PART             wall time of a part of the step;  tokens/prompt, tokens/generated: of the rollouts;
                          tokens/critic_prompt, tokens/critic_generated: of a critic that counts them
 memory/peak_bytes        most memory of the process, or of tensors on an accelerator, which also has memory/PART
+tools/turns, tools/calls  of all responses, with tools;  tools/failed, tools/unreadable: calls that failed, or could not
+                         be read;  tools/cut: results that were cut;  tools/no_room: responses that lacked room;
+                         tools/rewritten: turns behind which the template would render the chat otherwise than it was
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 

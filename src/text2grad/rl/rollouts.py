@@ -13,10 +13,9 @@ that is killed before the last part is answered asks for all parts of this step 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import torch
-
 from text2grad.feedback import Critic, Match, ask
-from text2grad.models import batch_indices, make_rollouts, random_states, restore_random_states, step_uniforms
+from text2grad.models import OnPart, batch_indices, random_states, restore_random_states
+from text2grad.rl.conversations import Conversations
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
 
@@ -69,47 +68,21 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     """Return this process's responses of a step; each batch of them goes to `early` as soon as it is sampled."""
     rollout, rank = run.recipe.rollout, run.accelerator.process_index
     share = rollout.batch_size // run.accelerator.num_processes
-    mine = slice(rank * share, (rank + 1) * share)
-    chosen = chosen_examples(run, step)[mine]
-    prompts, rollouts = [run.prompt_ids[index] for index in chosen], list[Rollout]()
+    rows = range(rank * share, (rank + 1) * share)
+    chosen = [chosen_examples(run, step)[row] for row in rows]
+    examples, prompts = ([values[index] for index in chosen] for values in (run.examples, run.prompt_ids))
+    journal = run.log.journal(step, rank)
+    batch = Conversations(run, rows, examples, prompts, seed=run.recipe.run.seed, step=step, journal=journal)
 
-    def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
-        here = slice(len(rollouts), len(rollouts) + len(responses))
-        examples = [run.examples[index] for index in chosen[here]]
-        part = make_rollouts(run.tokenizer, examples, prompts[here], responses, run.eos_ids, logps)
-        rollouts.extend(part)
-        if early is not None:
-            early.add(part)
-
-    def sample_all() -> None:
-        rollouts.clear()
-        if early is not None:
+    def sample_turn(on_part: OnPart) -> None:
+        if early is not None and not batch.turn:
             early.restart()
-        if run.vllm is not None:
-            if (kept := _kept_samples(run, step, len(prompts))) is None:
-                run.vllm.sample(prompts, step=step, on_part=on_part)
-            else:
-                on_part(*kept)
-            return
-        uniforms = step_uniforms(
-            seed=run.recipe.run.seed, step=step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
-        )
-        run.sample_policy(prompts, uniforms[mine], on_part)
+        if run.vllm is None:
+            run.sample_policy(batch.prompts, batch.uniforms(rollout.batch_size), on_part, batch.groups)
+        else:
+            run.vllm.sample(batch.prompts, step=step, turn=batch.turn, on_part=on_part)
 
-    run.sizes.in_rows(len(prompts), sample_all)
-    return rollouts
-
-
-def _kept_samples(
-    run: PreparedRun, step: int, count: int
-) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
-    """Return vLLM's responses of a step whose critiques a killed run left; None unless every process has some."""
-    kept = run.log.kept_samples(step, run.accelerator.process_index, count)
-    having = torch.tensor([float(kept is not None)], device=run.accelerator.device)
-    if bool(run.accelerator.reduce(having, reduction="sum") == run.accelerator.num_processes):
-        return kept
-    run.log.drop_critiques(step)
-    return None
+    return batch.sample(sample_turn, early.add if early is not None else len)
 
 
 def critiques_of(
@@ -131,5 +104,6 @@ def critiques_of(
         critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
     else:
         critiques = early.critiques()
-    run.log.keep_critiques(step, rank, rollouts, critiques, random_states(), ids=run.vllm is not None)
+    critiques = run.with_environments(critiques)
+    run.log.keep_critiques(step, rank, rollouts, critiques, random_states())
     return critiques

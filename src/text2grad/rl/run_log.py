@@ -3,6 +3,7 @@
     metrics.jsonl               one line per step
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
     critic-errors.log           tracebacks of errors in the critic, with the step
+    critiques/000012-0.jsonl    of the same step what vLLM sampled, and what tools and environments said, as it came
     critiques/000012-0.json     the critiques of one step and process, written before anything uses them, and the states
                                 of the random generators after them; found also by another number of processes
 
@@ -14,7 +15,8 @@ import json
 import os
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -23,12 +25,34 @@ from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.feedback import critique_from_json, critique_to_json
-from text2grad.files import readable, to_json, write_atomically
+from text2grad.files import append_records, readable, to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
-Samples = tuple[list[tuple[int, ...]], list[tuple[float, ...]]]  # ids and log-probs of responses
 RESTORE = "Put back a copy of it, or start again in another directory from the policy of the last checkpoint"
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
+
+
+class Journal:
+    """What a step was told, such as results of tools, and cannot compute again: on disk before it is used."""
+
+    def __init__(self, path: Path | None = None, others: Sequence[Path] = ()) -> None:
+        """Take the file that grows, None for none, and those that a killed run left."""
+        self.path, self.kept = path, dict[tuple[Any, ...], Any]()
+        for line in (line for other in others for line in other.read_bytes().splitlines()):
+            with suppress(ValueError):  # of a line that was cut off
+                self.kept |= {tuple(record["key"]): record["value"] for record in [json.loads(line)]}
+
+    def once(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+        """Return what was kept under a key; else ask, and keep the answer."""
+        if key not in self.kept:
+            self.keep({key: ask()})
+        return self.kept[key]
+
+    def keep(self, answers: Mapping[tuple[Any, ...], Any]) -> None:
+        """Keep answers."""
+        self.kept |= answers
+        if self.path is not None:
+            append_records(self.path, [{"key": key, "value": value} for key, value in answers.items()])
 
 
 class RunLog:
@@ -110,6 +134,11 @@ class RunLog:
         short = [file for file, size in ends.items() if _cut(file, size)]
         return [str(file.relative_to(self.directory)) for file in [*gone, *short]]
 
+    def journal(self, step: int, rank: int) -> Journal:
+        """Return the journal of a step, with what all processes of a killed run kept in theirs."""
+        directory = self.directory / "critiques"
+        return Journal(directory / f"{step:06d}-{rank}.jsonl", sorted(directory.glob(f"{step:06d}-*.jsonl")))
+
     def keep_critiques(
         self,
         step: int,
@@ -117,17 +146,14 @@ class RunLog:
         rollouts: Sequence[Rollout],
         critiques: Sequence[Critique],
         states: Mapping[str, Any],
-        *,
-        ids: bool = False,
     ) -> None:
-        """Write the critiques of this process's responses, before anything uses them; with `ids` what was sampled, too.
+        """Write the critiques of this process's responses, before anything uses them.
 
         `states` are those of the random generators after the critic, which may draw random numbers.
         """
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
-            sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if ids else {}
-            responses.append({"response": rollout.response, **sampled, "critique": critique_to_json(critique)})
+            responses.append({"response": rollout.response, "critique": critique_to_json(critique)})
         path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
         write_atomically(path, to_json({"random": states, "responses": responses}))
 
@@ -164,22 +190,6 @@ class RunLog:
         critiques = [critique_from_json(r["critique"], r["response"], where=str(where)) for r in own]
         return critiques, kept[rank]["random"] if rank in kept else None
 
-    def kept_samples(self, step: int, rank: int, count: int) -> Samples | None:
-        """Return ids and log-probs of the responses that an engine sampled and whose critiques are kept, or None.
-
-        An engine does not sample the same responses again, and the critiques belong to these. A run of another number
-        of processes kept another number of responses than `count`.
-        """
-        records = self._kept(step).get(rank, {"responses": []})["responses"]
-        if len(records) != count or not all("ids" in record for record in records):
-            return None
-        return [tuple(record["ids"]) for record in records], [tuple(record["engine_logp"]) for record in records]
-
-    def drop_critiques(self, step: int) -> None:
-        """Remove the critiques of a step: its responses are sampled anew."""
-        for path in self._critique_files(step):
-            path.unlink(missing_ok=True)
-
     def _kept(self, step: int) -> dict[int, dict[str, Any]]:
         """Return what the processes of a killed run kept of a step, by the number of the process."""
         kept = {}
@@ -191,7 +201,7 @@ class RunLog:
 
     def forget_critiques(self, before_step: int) -> None:
         """Remove the critiques of steps that a checkpoint covers."""
-        for path in (self.directory / "critiques").glob("*-*.json"):
+        for path in (self.directory / "critiques").glob("*-*.json*"):
             if int(path.stem.split("-")[0]) < before_step:
                 path.unlink()
 

@@ -3,8 +3,9 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from math import lcm
 from pathlib import Path
@@ -27,14 +28,18 @@ from text2grad.models import (
     Scores,
     TokenBatch,
     VLLMSampler,
+    call_end,
     can_share_prompts,
     check_adapter,
     check_batch_size,
     check_engine,
     check_model,
+    check_tools,
     collate,
+    context_of,
     enable_checkpointing,
     fitting_prompts,
+    format_of,
     half_precision,
     is_peft,
     load_to_train,
@@ -43,6 +48,7 @@ from text2grad.models import (
     policy_config,
     sample,
     stop_ids,
+    with_chat_template,
     with_lora,
 )
 from text2grad.progress import note
@@ -57,9 +63,10 @@ from text2grad.rl.run_log import RunLog
 from text2grad.rl.scoring import score_batch
 from text2grad.rl.sharding import check_launch, sharding_of
 from text2grad.rl.step import Instrument, phase
+from text2grad.rl.toolbox import Toolbox, merged
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient
-from text2grad.types import Example, Rollout
+from text2grad.types import Critique, Example, Rollout
 
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model", "quickstart"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
@@ -85,7 +92,7 @@ class PreparedRun:
     instruments: Sequence[Instrument] = ()
     step = 0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as TRL's trainers
         self,
         model: Any,
         critic: Critic | str,
@@ -97,6 +104,8 @@ class PreparedRun:
         *,
         refresher: CriticRefresher | None = None,
         resume: bool = False,
+        tools: Sequence[Callable[..., Any]] = (),
+        environment_factory: Any = None,
         **settings: Any,
     ) -> None:
         """Check everything that can be checked before work starts.
@@ -112,6 +121,8 @@ class PreparedRun:
             callbacks: transformers' `TrainerCallback`s.
             refresher: audits and retrains a learned critic, where `[refresh]` asks for it.
             resume: continue the run in `run.out`.
+            tools: functions that the policy may call, as TRL takes them: with types and a docstring; see `toolbox`.
+            environment_factory: makes an environment for each response, such as a class.
             settings: further settings by name, such as `steps=100` or `lr=1e-5`.
 
         Raises:
@@ -123,6 +134,8 @@ class PreparedRun:
         self.callbacks = Callbacks(self, callbacks or ())  # they reset accelerate's state, so the accelerator follows
         examples = examples_of(train_dataset, "train_dataset")
         held_out = examples_of(eval_dataset, "eval_dataset") if eval_dataset else []
+        self.toolbox = Toolbox(tools, environment_factory) if tools or environment_factory else None
+        self.said = dict[int, Critique]()
         self.critic = load_callable(critic, "critic") if isinstance(critic, str) else critic
         self.delta_settings = AlignSettings.of(recipe.reward)
         resolve(recipe.reward.weighting)  # raises now if its tagger is not installed
@@ -143,12 +156,20 @@ class PreparedRun:
         self.refresher = refresher or FixedCritic()
         self.directory = Path(recipe.run.out)
         check_directory(self.directory, resume=resume)
-        self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
+        tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
+        self.tokenizer = with_chat_template(tokenizer, recipe)
+        if self.toolbox is not None:
+            self._refuse_with_tools()
+            examples, held_out = (list(map(self._with_tools, rows)) for rows in (examples, held_out))
+            check_tools(self.tokenizer, examples[0])
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(
             policy, self.tokenizer, recipe.rollout.eos_token_ids, prompt_format=recipe.model.prompt_format
         )
+        if self.toolbox is not None and not recipe.rollout.eos_token_ids:
+            end = call_end(self.tokenizer, self.examples[0])
+            self.eos_ids += tuple(self.tokenizer(end, add_special_tokens=False)["input_ids"][-1:] if end else ())
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
@@ -156,6 +177,22 @@ class PreparedRun:
 
     def begin(self) -> None:
         """Begin, when all parts are built."""
+
+    def _with_tools(self, example: Example) -> Example:
+        """Return an example whose prompt has the schemas of the tools."""
+        return replace(example, meta={**example.meta, "tools": self.toolbox.schemas}) if self.toolbox else example
+
+    def _refuse_with_tools(self) -> None:
+        """Refuse what tools cannot work with."""
+        if self.recipe.rollout.engine != "hf" and self.recipe.engine.tensor_parallel_size > 1:
+            raise ConfigError("tools need engine.tensor_parallel_size = 1: processes have different numbers of calls")
+        if format_of(self.tokenizer, self.recipe.model.prompt_format) == "plain":
+            raise ConfigError("tools need prompts in a chat template: take a chat model, and no plain prompt_format")
+
+    def with_environments(self, critiques: Sequence[Critique]) -> list[Critique]:
+        """Return critiques of the responses that were sampled last, each merged with what its environment said."""
+        said = [self.said[row] for row in sorted(self.said)]
+        return [merged(*pair) for pair in zip(critiques, said, strict=True)] if said else list(critiques)
 
     def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
         """Refuse settings that need whole weights or gradients, or passes of one process alone."""
@@ -253,7 +290,9 @@ class PreparedRun:
         self.vllm: VLLMSampler | None = None
         if recipe.rollout.engine != "hf":
             policy_in = (policy, self.tokenizer, self.accelerator, recipe)
-            self.vllm = VLLMSampler(*policy_in, eos_ids=self.eos_ids, longest_prompt=self.longest_prompt)
+            more = (2 * recipe.rollout.max_turns - 1) * recipe.rollout.max_new_tokens if self.toolbox else 0
+            longest = int(min(self.longest_prompt + more, context_of(policy) - recipe.rollout.max_new_tokens))
+            self.vllm = VLLMSampler(*policy_in, eos_ids=self.eos_ids, longest_prompt=longest)
 
     def _place(self, policy: Any) -> None:
         """Move the models to the device, or shard them over the processes."""
@@ -277,7 +316,7 @@ class PreparedRun:
             yield self.model.policy
 
     def sample_policy(
-        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: OnPart
+        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: OnPart, groups: Sequence[Hashable] = ()
     ) -> list[tuple[int, ...]]:
         """Return the policy's responses to prompts by uniform numbers, [B, T]; `on_part` gets each batch's at once."""
         with self.whole_policy() as policy:
@@ -290,6 +329,7 @@ class PreparedRun:
                 temperature=self.recipe.rollout.temperature,
                 rows_at_once=self.sizes.rows_at_once,
                 on_part=on_part,
+                groups=groups,
             )
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from text2grad.models import (
     sample,
     step_uniforms,
     stop_ids,
+    with_chat_template,
 )
 from text2grad.reward_models import LocalRewardModel
 from text2grad.rl import rewards_of
@@ -62,7 +63,7 @@ class PolicySampler:
         """Load the policy of a directory or of the hub, its weights as `dtype`."""
         self.recipe, code = recipe, recipe.model.trust_remote_code
         self.policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
-        self.tokenizer = load_tokenizer(path, trust_remote_code=code)
+        self.tokenizer = with_chat_template(load_tokenizer(path, trust_remote_code=code), recipe)
         self._form: dict[str, Any] = {"prompt_format": recipe.model.prompt_format}
 
     def __call__(self, examples: Sequence[Example], *, seed: int, step: int = 0) -> list[Rollout]:

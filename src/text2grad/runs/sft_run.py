@@ -24,6 +24,7 @@ from text2grad.models import (
     load_tokenizer,
     policy_config,
     save_model,
+    with_chat_template,
 )
 from text2grad.progress import Progress, note
 from text2grad.runs.prompts import held_out_prompts
@@ -54,6 +55,7 @@ class SFTRun(MeasuredRun):
         learned, held_out, shared = read_demonstration_split(recipe)
         config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
+        self.tokenizer = with_chat_template(self.tokenizer, recipe)
         prompts = [(demonstration.where, demonstration.turns[0].prompt) for demonstration in (*learned, *held_out)]
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format, prompts)
         encoded = self._encode(learned, "demonstrations")

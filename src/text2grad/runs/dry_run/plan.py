@@ -24,6 +24,7 @@ from text2grad.models import (
     fitting_prompts,
     load_tokenizer,
     policy_config,
+    with_chat_template,
 )
 from text2grad.progress import note
 from text2grad.reward_models import reading_kind, saved_format, shares_base
@@ -120,6 +121,7 @@ class Planner:
         """Return the lengths of the prompts that are trained on."""
         model, data = self.recipe.model, self.recipe.data
         tokenizer = load_tokenizer(model.path, trust_remote_code=model.trust_remote_code)
+        tokenizer = with_chat_template(tokenizer, self.recipe)
         limits: dict[str, Any] = {"max_new_tokens": self.recipe.rollout.max_new_tokens, "too_long": data.too_long}
         how: dict[str, Any] = {"prompt_format": model.prompt_format, **limits}
         _, prompts = fitting_prompts(self.config, tokenizer, run_examples(self.recipe).train, **how)

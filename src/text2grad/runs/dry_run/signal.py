@@ -30,7 +30,7 @@ from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.feedback import Critic, ask
 from text2grad.integrations import group_shares, one_number
-from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer
+from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer, with_chat_template
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, rewards_of
@@ -59,7 +59,7 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
         CriticError: if the critic fails.
     """
     task, settings, device = recipe_task(recipe), recipe.model, best_device()
-    tokenizer = load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
+    tokenizer = with_chat_template(load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code), recipe)
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
     torch.manual_seed(recipe.run.seed)
