@@ -21,10 +21,11 @@ from .chat_template import (
     prompt_text as prompt_text,
 )
 from .continuation import (
+    CUT as CUT,
     call_end as call_end,
-    check_tools as check_tools,
     continuation as continuation,
     plain_text as plain_text,
+    told_more as told_more,
 )
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely, steps_are_right as steps_are_right
 from .fine_tuning import (

@@ -13,19 +13,11 @@ from typing import Any
 
 from text2grad.align import added_tokens, encode
 from text2grad.errors import DataError
-from text2grad.models.chat_template import (
-    any_of,
-    common,
-    is_begun,
-    messages_of,
-    opener,
-    prompt_text,
-    render,
-    unrendered,
-)
+from text2grad.models.chat_template import any_of, is_begun, messages_of, opener, prompt_text, render, unrendered
 from text2grad.progress import note
 from text2grad.types import Example, Message
 
+Calls = Sequence[Mapping[str, Any]]
 CUT = "… [cut]"
 """Ends a text that has no room."""
 _MARK = "qxendxq"  # letters, which templates keep
@@ -42,14 +34,16 @@ def plain_text(tokenizer: Any, text: str) -> str:
     return " ".join(text) if hidden else text
 
 
+def told_more(tokenizer: Any, example: Example, text: str) -> Example:
+    """Return a prompt with a text at the end of its last user message; of its last one where no user speaks."""
+    chat = [dict(message) for message in messages_of(example)]
+    last = next((message for message in reversed(chat) if message["role"] == "user"), chat[-1])
+    last["content"] = f"{last.get('content') or ''}{plain_text(tokenizer, text)}"
+    return replace(example, prompt=chat)
+
+
 def continuation(
-    tokenizer: Any,
-    example: Example,
-    calls: Sequence[Mapping[str, Any]],
-    given: Sequence[Message],
-    stop: int,
-    *,
-    room: float = float("inf"),
+    tokenizer: Any, example: Example, calls: Calls, given: Sequence[Message], stop: int, *, room: float = float("inf")
 ) -> tuple[list[Message], str, tuple[int, ...]] | None:
     """Return messages that follow a sampled turn, and what stands behind its last token up to the next turn.
 
@@ -67,77 +61,62 @@ def continuation(
     Raises:
         DataError: if the template has no place for these messages.
     """
-    kept = [{**message, "content": message["content"].replace(_MARK, "")} for message in given]
+    kept = [{**message, "content": plain_text(tokenizer, message["content"]).replace(_MARK, "")} for message in given]
     ending = tokenizer.decode([stop], skip_special_tokens=False)
     while True:
         behind, alone = _behind(tokenizer, example, calls, kept)
-        text = behind.partition(ending)[2]
-        if not text:
-            ends = _ends(tokenizer, alone, behind)
-            at = ends[-1].start() if ends else len(common(any_of(tokenizer), [alone, behind]))
-            renamed = not ends and alone[at:].startswith(ending)  # such as <|return|>, which becomes <|end|>
-            text = behind[at:].removeprefix(opener(tokenizer, behind[at:]) if renamed else "")
+        end = _end(tokenizer, behind, alone)
+        text = behind.partition(ending)[2] or behind[behind.find(end) :]
         ids = tuple(tokenizer(ending + text, add_special_tokens=False, verbose=False)["input_ids"])
         ids = ids[ids[:1] == (stop,) :]  # encoded behind a token, where no tokenizer adds a space
-        if len(ids) <= room:
-            return kept, text, ids
         longest = max(kept, key=lambda message: len(message["content"]))
         said = longest["content"].removesuffix(CUT)
+        if len(ids) <= room:
+            return kept, text, ids
         if not said or room <= 0:
             return None
         longest["content"] = said[: int(min(len(said) - 1, len(said) * room * 0.9 / len(ids)))] + CUT
 
 
 def call_end(tokenizer: Any, example: Example) -> str:
-    """Return the token that ends a turn with a call of a tool in a chat template; "" where it shows none.
+    """Return the token that ends a turn with a call in a chat template; "" where it shows none.
+
+    A warning tells of a template that shows no tools in prompts.
 
     Raises:
         DataError: if the template has no place for results of tools.
     """
-    behind, alone = _behind(tokenizer, example, [{"name": "look"}], [{"role": "tool", "name": "look", "content": "x"}])
-    ends = _ends(tokenizer, alone, behind)
-    return ends[-1][0] if ends else opener(tokenizer, behind.removeprefix(alone))
-
-
-def check_tools(tokenizer: Any, example: Example) -> None:
-    """Refuse a chat template that cannot work with tools; warn of one that shows none in its prompts.
-
-    Raises:
-        DataError: if it has no place for results.
-    """
-    call_end(tokenizer, example)
-    if unrendered({"tools": example.meta["tools"]}, "", prompt_text(tokenizer, example)):
+    if unrendered({"tools": example.meta.get("tools")}, "", prompt_text(tokenizer, example)):
         note("the chat template shows no tools in prompts: tell the policy of them in words", warning=True)
+    result = {"role": "tool", "name": "look", "content": "x"}
+    return _end(tokenizer, *_behind(tokenizer, example, [{"name": "look"}], [result]))
 
 
-def _ends(tokenizer: Any, alone: str, behind: str) -> list[re.Match[str]]:
-    """Return the special tokens behind a turn at the end of a chat that stay when messages follow."""
+def _end(tokenizer: Any, behind: str, alone: str) -> str:
+    """Return the token that ends a turn: the last special one that stays when messages follow, or what begins these."""
     ends = re.finditer(any_of(tokenizer, special=True), alone)
-    return [end for end in ends if behind.startswith(alone[: end.end()])]
+    shared = [end[0] for end in ends if behind.startswith(alone[: end.end()])]
+    return shared[-1] if shared else opener(tokenizer, behind.removeprefix(alone))
 
 
-def _behind(
-    tokenizer: Any, example: Example, calls: Sequence[Mapping[str, Any]], given: Sequence[Message]
-) -> tuple[str, str]:
+def _behind(tokenizer: Any, example: Example, calls: Calls, given: Sequence[Message]) -> tuple[str, str]:
     """Return what a template writes behind the words of a turn that messages follow, and behind one that ends a chat.
 
     A template that drops calls, or takes fewer at once, gets them as the text of the turn.
     """
     *chat, last = messages_of(example)
     chat += [] if is_begun(last) else [last]
-    functions = [{"name": call["name"], "arguments": {"x": _MARK}} for call in calls]
-    turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": f} for f in functions]}
-    as_text = {"role": "assistant", "content": _MARK}
+    functions = [{"type": "function", "function": {"name": call["name"], "arguments": {"x": _MARK}}} for call in calls]
 
-    def behind(turn: Message, *more: Message) -> str:
-        chat_so_far = replace(example, prompt=[*chat, turn, *more])
-        _, mark, text = render(tokenizer, chat_so_far, add_generation_prompt=bool(more)).rpartition(_MARK)
-        if not mark:
+    def behind(turn: Message, more: Sequence[Message]) -> str:
+        whole = render(tokenizer, replace(example, prompt=[*chat, turn, *more]), add_generation_prompt=bool(more))
+        if _MARK not in whole:
             raise DataError("the chat template leaves out what the policy says; take another model")
-        return text
+        return whole.rpartition(_MARK)[2]
 
+    as_text = {"role": "assistant", "content": _MARK}
     try:
-        turn = turn if calls else as_text
-        return behind(turn, *given), behind(turn)
+        turn = {"role": "assistant", "content": "", "tool_calls": functions} if calls else as_text
+        return behind(turn, given), behind(turn, [])
     except DataError:
-        return behind(as_text, *given), behind(as_text)
+        return behind(as_text, given), behind(as_text, [])

@@ -53,7 +53,8 @@ def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) 
     """
     here = slice(rows.start, rows.stop)
     seed, shown = run.recipe.run.seed + EVALUATION_SEED, title is not None and run.accelerator.is_main_process
-    batch = Conversations(run, rows, run.held_out[here], run.held_out_ids[here], seed=seed)
+    prompts = list(zip(run.held_out[here], run.held_out_ids[here], strict=True))
+    batch = Conversations(run, rows, prompts, seed)
 
     def sample_turn(on_part: OnPart) -> None:
         with Progress(title or "", len(batch.rows), unit="response", enabled=shown) as progress:

@@ -69,10 +69,9 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     rollout, rank = run.recipe.rollout, run.accelerator.process_index
     share = rollout.batch_size // run.accelerator.num_processes
     rows = range(rank * share, (rank + 1) * share)
-    chosen = [chosen_examples(run, step)[row] for row in rows]
-    examples, prompts = ([values[index] for index in chosen] for values in (run.examples, run.prompt_ids))
-    journal = run.log.journal(step, rank)
-    batch = Conversations(run, rows, examples, prompts, seed=run.recipe.run.seed, step=step, journal=journal)
+    chosen = chosen_examples(run, step)[rows.start : rows.stop]
+    prompts = [(run.examples[index], run.prompt_ids[index]) for index in chosen]
+    batch = Conversations(run, rows, prompts, run.recipe.run.seed, step)
 
     def sample_turn(on_part: OnPart) -> None:
         if early is not None and not batch.turn:

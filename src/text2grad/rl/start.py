@@ -34,7 +34,6 @@ from text2grad.models import (
     check_batch_size,
     check_engine,
     check_model,
-    check_tools,
     collate,
     context_of,
     enable_checkpointing,
@@ -161,15 +160,14 @@ class PreparedRun:
         if self.toolbox is not None:
             self._refuse_with_tools()
             examples, held_out = (list(map(self._with_tools, rows)) for rows in (examples, held_out))
-            check_tools(self.tokenizer, examples[0])
+            self.call_end = call_end(self.tokenizer, examples[0])
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(
             policy, self.tokenizer, recipe.rollout.eos_token_ids, prompt_format=recipe.model.prompt_format
         )
         if self.toolbox is not None and not recipe.rollout.eos_token_ids:
-            end = call_end(self.tokenizer, self.examples[0])
-            self.eos_ids += tuple(self.tokenizer(end, add_special_tokens=False)["input_ids"][-1:] if end else ())
+            self.eos_ids += tuple(self.tokenizer(self.call_end, add_special_tokens=False)["input_ids"][-1:])
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))

@@ -25,7 +25,6 @@ from text2grad.types import Conversation, Critique, Example
 
 TIME_LIMIT_S = 60.0
 NO_TOOLS = ("reset", "get_reward", "get_feedback")
-_Tool = Callable[..., Any]
 
 
 class Toolbox:
@@ -37,20 +36,27 @@ class Toolbox:
         warned: whether a warning has told that the template rewrites what the policy saw.
     """
 
-    def __init__(self, tools: Sequence[_Tool], environment_factory: Callable[[], Any] | None) -> None:
+    def __init__(self, tools: Sequence[Callable[..., Any]], factory: Callable[[], Any] | None) -> None:
         """Take functions, and what makes an environment.
 
         Raises:
             ConfigError: if a tool has no schema, or an environment no `reset`.
         """
-        self.tools, self.factory = {tool.__name__: tool for tool in tools}, environment_factory
-        first = environment_factory() if environment_factory else None
+        from transformers.utils import get_json_schema
+
+        self.tools, self.factory = {tool.__name__: tool for tool in tools}, factory
+        self.schemas, self.counts, self.warned = list[dict[str, Any]](), Counter[str](), False
+        first = factory() if factory else None
         if first is not None and not callable(getattr(first, "reset", None)):
             raise ConfigError(f"environment {type(first).__name__} has no method reset, which begins with a row")
-        self.schemas = [_schema(*tool) for tool in self.tools_of(first).items()]
-        self.counts, self.warned = Counter[str](), False
+        for name, tool in self.tools_of(first).items():
+            try:
+                self.schemas.append(get_json_schema(tool))
+            except Exception as error:
+                way = "Give it types, and a docstring in Google's style with a line for each argument"
+                raise ConfigError(f"the tool {name} has no schema: {error}. {way}") from error
 
-    def tools_of(self, environment: Any) -> dict[str, _Tool]:
+    def tools_of(self, environment: Any) -> dict[str, Callable[..., Any]]:
         """Return the tools of a response by name: functions, and the public methods of its environment."""
         names = [name for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)]
         own = [name for name in names if name not in NO_TOOLS and not name.startswith("_")]
@@ -67,16 +73,18 @@ class Toolbox:
         row |= {name: value for name, value in fields.items() if value is not None}
         environment: Any = self.factory and self.factory()
         try:
-            return environment, as_text(started(environment.reset, row).result() or "")
+            return environment, as_text(Pending(environment.reset, row).result() or "")
         except Exception as error:
             raise DataError(f"environment {type(environment).__name__}: reset failed: {described(error)}") from error
 
     def call(self, environment: Any, call: Mapping[str, Any]) -> "Pending":
         """Call a tool."""
         tools = self.tools_of(environment)
-        if call["name"] not in tools:
-            return Pending.failed(LookupError(f"there is no tool {call['name']!r}; tools: {', '.join(tools)}"))
-        return started(tools[call["name"]], call["arguments"])
+
+        def unknown(**_: Any) -> None:
+            raise LookupError(f"there is no tool {call['name']!r}; tools: {', '.join(tools)}")
+
+        return Pending(tools.get(call["name"], unknown), call["arguments"])
 
     def judged(self, environment: Any, example: Example, response: Conversation, match: Match) -> Critique:
         """Return what an environment says of a response: its reward as the outcome, with its feedback.
@@ -84,37 +92,43 @@ class Toolbox:
         Raises:
             CriticError: if it fails, or returns something else.
         """
-        name, turns = f"environment {type(environment).__name__}", [None, *response.starts()]
+        name, turns = f"environment {type(environment).__name__}", list(response.starts())
         methods = [getattr(environment, method, None) for method in NO_TOOLS[1:]]
         try:
-            reward, said = (started(method, {}).result() if method else None for method in methods)
+            reward, said = (Pending(method, {}).result() if method else None for method in methods)
         except Exception as error:
             raise CriticError(f"{name} failed: {described(error)}") from error
-        parts = [reward, *said] if isinstance(said, list) else [reward, said]
-        if isinstance(said, list) and len(parts) != len(turns):
-            raise CriticError(f"{name}.get_feedback returned {len(said)} for {len(turns) - 1} turns of the policy")
-        places = turns if isinstance(said, list) else [None, None]
+        parts = [(None, reward), *(zip(turns, said, strict=False) if isinstance(said, list) else [(None, said)])]
+        if isinstance(said, list) and len(said) != len(turns):
+            raise CriticError(f"{name}.get_feedback returned {len(said)} for {len(turns)} turns of the policy")
         critique = Critique("")
-        for turn, words in ((turn, words) for turn, words in zip(places, parts, strict=True) if words is not None):
+        for turn, words in ((turn, words) for turn, words in parts if words is not None):
             text = response if turn is None else response.turns[turn].text
-            [own] = ask(_saying(name, words), [example], [text], match=match)
+            [own] = ask(lambda examples, responses, words=words: [words], [example], [text], match=match)
             critique = merged(critique, replace(own, spans=tuple(replace(span, turn=turn) for span in own.spans)))
         return critique
 
 
 class Pending:
-    """A call that may have no result yet."""
+    """A call that may have no result yet: of a coroutine; any other function is waited for, and runs in a thread."""
 
-    def __init__(self, future: Future[Any], limit_s: float = 0.0) -> None:
-        """Take what will have the result, and the seconds from now on after which it is too late."""
-        self.future, self.limit_s, self._deadline = future, limit_s, monotonic() + limit_s
+    def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+        """Call it."""
+        self.limit_s = float(getattr(function, "time_limit_s", TIME_LIMIT_S))
+        self._deadline, self.future = monotonic() + self.limit_s, Future[Any]()
+        if inspect.iscoroutinefunction(function):
+            with suppress(TypeError):  # of its arguments, which the thread below finds again
+                self.future = asyncio.run_coroutine_threadsafe(function(**arguments), _loop())
+                return
+        Thread(target=self._call, args=(function, arguments), daemon=True).start()
+        wait([self.future], self.limit_s)
 
-    @classmethod
-    def failed(cls, error: Exception) -> "Pending":
-        """Return a call that ended in an error."""
-        future = Future[Any]()
-        future.set_exception(error)
-        return cls(future)
+    def _call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+        with suppress(Exception):  # it was cancelled: nobody waits any more
+            try:
+                self.future.set_result(function(**arguments))
+            except BaseException as error:  # noqa: BLE001  SystemExit ends no training
+                self.future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def result(self) -> Any:
         """Wait for the result; raise the error of the call, or TimeoutError if there is none in time."""
@@ -128,33 +142,7 @@ class Pending:
         try:
             return as_text(self.result()), False
         except Exception as error:  # noqa: BLE001  any error of others' code
-            with suppress(Exception):
-                return told(str(error) or type(error).__name__), True
-            return told(type(error).__name__), True
-
-
-def started(function: _Tool, arguments: Mapping[str, Any]) -> Pending:
-    """Begin a coroutine; or call a function in a thread, and wait for it, since others may not run beside it."""
-    limit = float(getattr(function, "time_limit_s", TIME_LIMIT_S))
-    if inspect.iscoroutinefunction(function):
-        try:
-            return Pending(asyncio.run_coroutine_threadsafe(function(**arguments), _loop()), limit)
-        except TypeError as error:  # of its arguments
-            return Pending.failed(error)
-    pending = Pending(Future(), limit)
-    Thread(target=_fill, args=(pending.future, function, arguments), daemon=True).start()
-    wait([pending.future], limit)
-    return pending
-
-
-def _fill(future: Future[Any], function: _Tool, arguments: Mapping[str, Any]) -> None:
-    with suppress(Exception):  # it was cancelled: nobody waits any more
-        try:
-            future.set_result(function(**arguments))
-        except Exception as error:  # noqa: BLE001  for the thread that waits
-            future.set_exception(error)
-        except BaseException as error:  # noqa: BLE001  such as SystemExit, which ends no training
-            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+            return told(error), True
 
 
 @cache
@@ -172,9 +160,9 @@ def as_text(result: Any) -> str:
     return str(result)
 
 
-def told(error: str) -> str:
+def told(error: Exception | str) -> str:
     """Return an error as the answer of a tool, in TRL's form."""
-    return str({"error": error})
+    return str({"error": str(error) or type(error).__name__})
 
 
 def merged(first: Critique, second: Critique) -> Critique:
@@ -185,32 +173,7 @@ def merged(first: Critique, second: Critique) -> Critique:
         Critique(feedback='Good.\n\nToo long.', spans=(), outcome=1.5, status='ok', unmatched=())
     """
     outcomes = [critique.outcome for critique in (first, second) if critique.outcome is not None]
-    return Critique(
-        "\n\n".join(filter(None, (first.feedback, second.feedback))),
-        tuple(sorted({*first.spans, *second.spans})),
-        sum(outcomes) if outcomes else None,
-        second.status if first.status == "ok" else first.status,
-        (*first.unmatched, *second.unmatched),
-    )
-
-
-def _saying(name: str, words: Any) -> Callable[..., list[Any]]:
-    """Return a critic that says words."""
-
-    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
-        return [words]
-
-    critic.__name__ = name
-    return critic
-
-
-def _schema(name: str, tool: _Tool) -> dict[str, Any]:
-    from transformers.utils import get_json_schema
-
-    try:
-        return dict(get_json_schema(tool))
-    except Exception as error:
-        raise ConfigError(
-            f"the tool {name} has no schema: {error}. Give it types, and a docstring in Google's style with a line for "
-            "each argument"
-        ) from error
+    feedback = "\n\n".join(filter(None, (first.feedback, second.feedback)))
+    spans, status = {*first.spans, *second.spans}, second.status if first.status == "ok" else first.status
+    outcome, unmatched = sum(outcomes) if outcomes else None, (*first.unmatched, *second.unmatched)
+    return Critique(feedback, tuple(sorted(spans)), outcome, status, unmatched)
