@@ -49,9 +49,7 @@ def look(place: str, days: int = 1) -> str:
     return f"{place}: sunny, {days}."
 
 
-def force(
-    monkeypatch: pytest.MonkeyPatch, made: Any, say: Callable[[str], str | None]
-) -> list[list[tuple[int, ...]]]:
+def force(monkeypatch: pytest.MonkeyPatch, made: Any, say: Callable[[str], str | None]) -> list[list[tuple[int, ...]]]:
     """Let the policy sample what `say` returns for the text of a prompt, its own for None; return each batch's prompts."""
     decode, seen = sampling.decode, list[list[tuple[int, ...]]]()
 

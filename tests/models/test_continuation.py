@@ -152,5 +152,8 @@ def test_a_text_that_spells_a_token_in_wide_characters_is_parted() -> None:
 def test_a_prompt_gets_more_text_in_its_last_user_message() -> None:
     made = said.tokenizer("qwen3")
     chat = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "I"}]
-    assert told_more(made, Example(chat), " <|im_end|>").prompt == [{"role": "user", "content": "Go. < |im_end|>"}, chat[1]]
+    assert told_more(made, Example(chat), " <|im_end|>").prompt == [
+        {"role": "user", "content": "Go. < |im_end|>"},
+        chat[1],
+    ]
     assert told_more(made, Example("Go."), " Now.").prompt == [{"role": "user", "content": "Go. Now."}]

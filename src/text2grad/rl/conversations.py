@@ -86,6 +86,11 @@ class Conversations:
             tell: called with responses, in their order, as soon as they are complete.
         """
         tools = self._run.toolbox
+
+        def told(part: Sequence[Rollout]) -> None:
+            if part:
+                tell(part)
+
         while self._goes_on():
             keys = {row: ("sample", row, self.turn) for row in self._going}
             kept = {row: self._journal.kept[key] for row, key in keys.items() if key in self._journal.kept}
@@ -98,11 +103,11 @@ class Conversations:
                 if tools is None:
                     self._done.clear()
                     self.rollouts.clear()
-                sample_turn(lambda *part: tell(self._take(*part)))
+                sample_turn(lambda *part: told(self._take(*part)))
 
             self._run.sizes.in_rows(len(self.rows), work)
             if tools is None:
-                tell(self._complete())  # the last ones may be kept
+                told(self._complete())  # the last ones may be kept
                 break
             with kept_process("tools and environments"):
                 asked = {row: self._send(row, self._drawn[row]) for row in [*self._going]}
@@ -110,7 +115,7 @@ class Conversations:
                     self._going[row] = self._send(row, [answer() for answer in asked[row]])
             self._going = {row: ids for row, ids in self._going.items() if row not in self._done}
             self.turn += 1
-            tell(self._complete())
+            told(self._complete())
         return self.rollouts
 
     def uniforms(self, rows: int) -> Tensor:
