@@ -29,7 +29,10 @@ def rewards(
     width = max(map(len, deltas)) + 1  # a last column that is padding everywhere
     mask = torch.tensor([[t < len(row) for t in range(width)] for row in deltas])
     truncated = torch.tensor(cut or [False] * len(deltas))
-    batch: Any = SimpleNamespace(response_mask=mask, truncated=truncated)
+    ends = torch.zeros_like(mask)
+    for row, column in config.pop("turn_ends", []):
+        ends[row, column] = True
+    batch: Any = SimpleNamespace(response_mask=mask, truncated=truncated, turn_ends=lambda: ends)
     texts, offsets = config.pop("texts", []), config.pop("offsets", [])
     found = token_rewards(RewardConfig(**config), deltas, critiques, batch, responses=texts, offsets=offsets)
     assert found.dtype == torch.float32
