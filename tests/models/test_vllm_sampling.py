@@ -20,7 +20,6 @@ from text2grad.models.adapters import with_lora
 from text2grad.models.vllm_generation import merged_weights, refuse_other_adapters
 from text2grad.models.vllm_sampling import check_engine
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.types import Example
 from tiny_models import tiny
 
 ENGINE: dict[str, Any] = {"rollout": {"engine": "vllm", "batch_size": 8, "max_new_tokens": 6}}
@@ -123,11 +122,10 @@ def test_a_killed_run_goes_on_with_the_responses_whose_critiques_are_on_disk(
     assert all(found["engine/logp_gap"] < 1e-5 for found in metrics(out))
     again = trainer(policy, tmp_path / "again", run={"steps": 1})
     again.train_step()
-    examples = [Example("x")] * 8
-    assert again.log.kept_rollouts(0, 0, examples) is not None
-    assert again.log.kept_rollouts(0, 0, examples[:4]) is None, "of one process, and this is one of two"
+    assert again.log.kept_samples(0, 0, 8) is not None
+    assert again.log.kept_samples(0, 0, 4) is None, "of one process, and this is one of two"
     again.log.drop_critiques(0)
-    assert again.log.kept_rollouts(0, 0, examples) is None
+    assert again.log.kept_samples(0, 0, 8) is None
 
 
 def rollouts(out: Path) -> list[str]:

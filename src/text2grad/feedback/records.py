@@ -15,7 +15,7 @@ one, which may be empty. An unparsable critique is no error: its status is recor
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -38,7 +38,7 @@ from text2grad.feedback.record_files import (
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
 from text2grad.files import json_lines, write_files
-from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
+from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
@@ -131,13 +131,6 @@ def turns_to_json(response: str) -> dict[str, Any]:
         named["tool_calls"] = json.loads(json.dumps(turn.tool_calls, default=str), parse_constant=str)  # NaN: a word
         turns.append({name: part for name, part in named.items() if part or name in ("role", "text")})
     return {"turns": turns} if isinstance(response, Conversation) else {}
-
-
-def response_from_json(record: Mapping[str, Any]) -> str:
-    """Return the response of a record, with its turns where `turns_to_json` has put them into the record."""
-    if "turns" not in record:
-        return str(record["response"])
-    return Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls", ()))}) for turn in record["turns"]])
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:

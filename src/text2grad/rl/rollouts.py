@@ -18,7 +18,7 @@ import torch
 from text2grad.feedback import Critic, Match, ask
 from text2grad.models import batch_indices, make_rollouts, random_states, restore_random_states, step_uniforms
 from text2grad.rl.start import PreparedRun
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Critique, Rollout
 
 
 class EarlyCritiques:
@@ -72,8 +72,6 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     mine = slice(rank * share, (rank + 1) * share)
     chosen = chosen_examples(run, step)[mine]
     prompts, rollouts = [run.prompt_ids[index] for index in chosen], list[Rollout]()
-    if run.samples_once and (kept := _kept_rollouts(run, step, [run.examples[index] for index in chosen])) is not None:
-        return kept
 
     def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
         here = slice(len(rollouts), len(rollouts) + len(responses))
@@ -88,7 +86,10 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
         if early is not None:
             early.restart()
         if run.vllm is not None:
-            run.vllm.sample(prompts, step=step, on_part=on_part)
+            if (kept := _kept_samples(run, step, len(prompts))) is None:
+                run.vllm.sample(prompts, step=step, on_part=on_part)
+            else:
+                on_part(*kept)
             return
         uniforms = step_uniforms(
             seed=run.recipe.run.seed, step=step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
@@ -99,9 +100,11 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     return rollouts
 
 
-def _kept_rollouts(run: PreparedRun, step: int, examples: Sequence[Example]) -> list[Rollout] | None:
-    """Return the rollouts of a step whose critiques a killed run left; None unless every process has some."""
-    kept = run.log.kept_rollouts(step, run.accelerator.process_index, examples)
+def _kept_samples(
+    run: PreparedRun, step: int, count: int
+) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+    """Return vLLM's responses of a step whose critiques a killed run left; None unless every process has some."""
+    kept = run.log.kept_samples(step, run.accelerator.process_index, count)
     having = torch.tensor([float(kept is not None)], device=run.accelerator.device)
     if bool(run.accelerator.reduce(having, reduction="sum") == run.accelerator.num_processes):
         return kept
@@ -128,5 +131,5 @@ def critiques_of(
         critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
     else:
         critiques = early.critiques()
-    run.log.keep_critiques(step, rank, rollouts, critiques, random_states(), ids=run.samples_once)
+    run.log.keep_critiques(step, rank, rollouts, critiques, random_states(), ids=run.vllm is not None)
     return critiques

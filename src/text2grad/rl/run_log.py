@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.feedback import critique_from_json, critique_to_json, response_from_json, turns_to_json
+from text2grad.feedback import critique_from_json, critique_to_json, turns_to_json
 from text2grad.files import readable, to_json, write_atomically
-from text2grad.types import Critique, Example, Given, Rollout
+from text2grad.types import Critique, Rollout
 
-KEPT = ("prompt_ids", "response_ids", "engine_logp", "given", "truncated")  # of a rollout that is not sampled again
+Samples = tuple[list[tuple[int, ...]], list[tuple[float, ...]]]  # ids and log-probs of responses
 RESTORE = "Put back a copy of it, or start again in another directory from the policy of the last checkpoint"
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
@@ -120,14 +120,14 @@ class RunLog:
         *,
         ids: bool = False,
     ) -> None:
-        """Write the critiques of this process's responses, before anything uses them; with `ids` the rollouts, too.
+        """Write the critiques of this process's responses, before anything uses them; with `ids` what was sampled, too.
 
         `states` are those of the random generators after the critic, which may draw random numbers.
         """
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
-            kept = {name: getattr(rollout, name) for name in KEPT} if ids else {}
-            responses.append({**_said(rollout), **kept, "critique": critique_to_json(critique)})
+            sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if ids else {}
+            responses.append({**_said(rollout.response), **sampled, "critique": critique_to_json(critique)})
         path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
         write_atomically(path, to_json({"random": states, "responses": responses}))
 
@@ -155,33 +155,30 @@ class RunLog:
             return None
         own = [rows[row] for row in mine]
         where = self.directory / "critiques"
-        said = [{name: record[name] for name in ("response", "turns") if name in record} for record in own]
-        if said != list(map(_said, rollouts)):
+        responses = [rollout.response for rollout in rollouts]
+        kept_responses = [{name: record[name] for name in ("response", "turns") if name in record} for record in own]
+        if kept_responses != list(map(_said, responses)):
             raise DataError(
                 f"{where} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 f"weights or the number of threads or processes changed. Resume with the same, or remove "
                 f"{step:06d}-*.json there to ask the critic again."
             )
-        texts = [rollout.response for rollout in rollouts]
-        critiques = [critique_from_json(r["critique"], of, where=str(where)) for r, of in zip(own, texts, strict=True)]
+        critiques = [
+            critique_from_json(record["critique"], response, where=str(where))
+            for record, response in zip(own, responses, strict=True)
+        ]
         return critiques, kept[rank]["random"] if rank in kept else None
 
-    def kept_rollouts(self, step: int, rank: int, examples: Sequence[Example]) -> list[Rollout] | None:
-        """Return the rollouts of this process's examples whose critiques were kept with their ids, or None.
+    def kept_samples(self, step: int, rank: int, count: int) -> Samples | None:
+        """Return ids and log-probs of the responses that an engine sampled and whose critiques are kept, or None.
 
-        An engine does not sample the same responses again, nor do tools answer twice, and the critiques belong to
-        these. A run of another number of processes kept other examples.
+        An engine does not sample the same responses again, and the critiques belong to these. A run of another number
+        of processes kept another number of responses than `count`.
         """
         records = self._kept(step).get(rank, {"responses": []})["responses"]
-        if len(records) != len(examples) or not all(record.keys() >= set(KEPT) for record in records):
+        if len(records) != count or not all("ids" in record for record in records):
             return None
-        rollouts = []
-        for example, record in zip(examples, records, strict=True):
-            prompt, ids, logps, given, truncated = (record[name] for name in KEPT)
-            places = tuple(Given(place, tuple(own)) for place, own in given)
-            response = response_from_json(record)
-            rollouts.append(Rollout(example, tuple(prompt), tuple(ids), response, truncated, tuple(logps), places))
-        return rollouts
+        return [tuple(record["ids"]) for record in records], [tuple(record["engine_logp"]) for record in records]
 
     def drop_critiques(self, step: int) -> None:
         """Remove the critiques of a step: its responses are sampled anew."""
@@ -216,9 +213,9 @@ class RunLog:
         return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
 
 
-def _said(rollout: Rollout) -> dict[str, Any]:
-    """Return the response of a rollout as JSON data, of a conversation with its turns."""
-    return {"response": rollout.response, **turns_to_json(rollout.response)}
+def _said(response: str) -> dict[str, Any]:
+    """Return a response as JSON data, of a conversation with its turns."""
+    return {"response": response, **turns_to_json(response)}
 
 
 def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

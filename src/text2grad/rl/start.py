@@ -270,11 +270,6 @@ class PreparedRun:
         with self.whole_policy() as whole:
             check_model(whole)
 
-    @property
-    def samples_once(self) -> bool:
-        """True where a step cannot be sampled again: a killed run takes the rollouts that were kept with critiques."""
-        return self.vllm is not None
-
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
         """Yield the policy with whole weights, to sample from; sharded weights are gathered on all devices."""
