@@ -14,8 +14,9 @@ parts of the critique beside "response".
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -37,7 +38,7 @@ from text2grad.feedback.record_files import (
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
 from text2grad.files import json_lines, write_files
-from text2grad.types import LABELS, Critique, Example, Span, Status
+from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
@@ -115,6 +116,21 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
     unmatched = optional(given, "unmatched", where, _are_texts, "is a list of quotes,", [])
     own = tuple(_span(span, response, where) for span in spans)
     return Critique(read.feedback, (*own, *read.spans), read.outcome, status, (*unmatched, *read.unmatched))
+
+
+def turns_to_json(response: str) -> dict[str, Any]:
+    """Return the turns of a `Conversation` as JSON data under "turns", without what is empty; nothing of a plain text.
+
+    Example:
+        >>> turns_to_json(Conversation([Turn("user", "Hi"), Turn("assistant", "", sampled=True)]))
+        {'turns': [{'role': 'user', 'text': 'Hi'}, {'role': 'assistant', 'text': '', 'sampled': True}]}
+    """
+    turns = []
+    for turn in response.turns if isinstance(response, Conversation) else ():
+        named = {each.name: getattr(turn, each.name) for each in fields(turn)}
+        named["tool_calls"] = json.loads(json.dumps(turn.tool_calls, default=str), parse_constant=str)  # NaN: a word
+        turns.append({name: part for name, part in named.items() if part or name in ("role", "text")})
+    return {"turns": turns} if isinstance(response, Conversation) else {}
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:

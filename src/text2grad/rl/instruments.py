@@ -67,7 +67,7 @@ class Costs(Instrument):
         peak = max([float(peak_memory()), *self.memory.values()])
         now = tokens_of(self.trainer.critic)
         mine = {
-            "tokens/prompt": sum(len(rollout.prompt_ids) for rollout in step.rollouts),
+            "tokens/prompt": sum(len(rollout.prompt_ids) + rollout.given_count for rollout in step.rollouts),
             "tokens/generated": sum(len(rollout.response_ids) for rollout in step.rollouts),
             "tokens/critic_prompt": now.prompt - self.before.prompt,
             "tokens/critic_generated": now.generated - self.before.generated,
