@@ -62,6 +62,8 @@ def force(monkeypatch: pytest.MonkeyPatch, made: Any, say: Callable[[str], str |
             own = choose(logits, rows, step).tolist()
             wanted = [ids[row] for row in rows.tolist()]
             chosen = [token if w is None else w[min(step, len(w) - 1)] for token, w in zip(own, wanted, strict=True)]
+            logp = logits.log_softmax(-1).gather(1, torch.tensor(chosen)[:, None])[:, 0]
+            choose.keywords["logps"][rows, step] = logp  # at temperature 1
             return torch.tensor(chosen)
 
         return decode(model, prompts, said, **how)

@@ -342,3 +342,25 @@ def test_critics_see_conversations_as_soon_as_they_are_complete(
         assert len(early.critiques()) == 2
     first = [response.turns[0].text for response in map(lambda r: r.response, run.sample())][0]
     assert Early.seen == ([[2], [4]] if first == "Sun?" else [[4, 2]])
+
+
+def test_a_step_learns_from_turns_with_a_tool_and_resumes_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blames(examples: Sequence[Example], responses: Sequence[Any]) -> list[Any]:
+        return [{"feedback": "Too short.", "poor_spans": ["Sunny"]} for _ in responses]
+
+    made = said.tokenizer("qwen3_instruct_2507")
+    said.force(monkeypatch, made, calls_then_answers(CALL, ANSWER))
+    run = said.trainer(tmp_path / "run", made, ["Weather?", "Sun?"], blames, tools=[look], lr=1e-2)
+    before = {name: weight.clone() for name, weight in run.trainable.items()}
+    step = run.train_step()
+    assert any(not weight.equal(before[name]) for name, weight in run.trainable.items())
+    marked = [made.decode([token]) for token, delta in zip(step.rollouts[0].response_ids, step.deltas[0], strict=True)
+              if delta < 0]  # fmt: skip
+    assert "".join(marked) == "Sunny"
+    assert step.metrics["engine/logp_gap_max"] < 1e-4  # scores read each turn behind what the policy saw
+    assert (step.metrics["tools/calls"], step.metrics["tools/failed"], step.metrics["turns/mean"]) == (2, 0, 2)
+    again = said.trainer(tmp_path / "run", made, ["Weather?", "Sun?"], blames, tools=[look], lr=1e-2, resume=True)
+    again.train_step()
+    assert all(weight.equal(again.trainable[name]) for name, weight in run.trainable.items())
