@@ -11,15 +11,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from text2grad.models import sampling
+from text2grad.models.decoding import decode
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
 
 FOLDER = Path(trl.__file__).parent / "chat_templates"
-SPECIAL = """<|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|end_header_id|> <|eot_id|> <|user|> <|assistant|>
-<|observation|> <|system|> <|start|> <|message|> <|channel|> <|end|> <|return|> <|call|> <turn|> <|turn> <|tool_response>
-<tool_response|> <|tool_call> <tool_call|> <|"|> <｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> <｜tool▁calls▁begin｜>
-<｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜> <｜tool▁calls▁end｜> <｜tool▁outputs▁begin｜> <｜tool▁output▁begin｜>
-<｜tool▁output▁end｜> <｜tool▁outputs▁end｜> <end_of_utterance> <|eot|> <start_of_turn> <end_of_turn>""".split()
+SPECIAL = """
+<|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|end_header_id|> <|eot_id|> <|user|>
+<|assistant|> <|observation|> <|system|> <|start|> <|message|> <|channel|> <|end|> <|return|> <|call|>
+<turn|> <|turn> <|tool_response> <tool_response|> <|tool_call> <tool_call|> <|"|> <｜User｜> <｜Assistant｜>
+<｜end▁of▁sentence｜> <｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜>
+<｜tool▁calls▁end｜> <｜tool▁outputs▁begin｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <｜tool▁outputs▁end｜>
+<end_of_utterance> <|eot|> <start_of_turn> <end_of_turn>
+""".split()
 PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 
 
@@ -50,8 +54,8 @@ def look(place: str, days: int = 1) -> str:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, made: Any, say: Callable[[str], str | None]) -> list[list[tuple[int, ...]]]:
-    """Let the policy sample what `say` returns for the text of a prompt, its own for None; return each batch's prompts."""
-    decode, seen = sampling.decode, list[list[tuple[int, ...]]]()
+    """Let the policy sample what `say` returns for a prompt's text, its own for None; return the prompts of batches."""
+    seen = list[list[tuple[int, ...]]]()
 
     def forced(model: Any, prompts: Sequence[tuple[int, ...]], choose: Any, **how: Any) -> Any:
         seen.append([tuple(prompt) for prompt in prompts])

@@ -1,4 +1,4 @@
-"""Responses of several turns: what the policy saw, what tools and environments did, and what a killed run asks again."""
+"""Responses of several turns: what the policy saw, what tools and environments did, what a killed run asks again."""
 
 import json
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ SPOKEN = {  # a call and an answer in the form of each model
     "qwen3_instruct_2507": (CALL, ANSWER),
     "qwen3_5_think": ("I look.\n</think>\n\n<tool_call>\n<function=look>\n<parameter=place>\nRome\n</parameter>\n"
                       "</function>\n</tool_call><|im_end|>", "Fine.\n</think>\n\nSunny.<|im_end|>"),
-    "glm4moe": ("\n<think></think>\n<tool_call>look\n<arg_key>place</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
-                "<|observation|>", "\n<think></think>\nSunny.<|user|>"),
+    "glm4moe": ("\n<think></think>\n<tool_call>look\n<arg_key>place</arg_key>\n<arg_value>Rome</arg_value>\n"
+                "</tool_call><|observation|>", "\n<think></think>\nSunny.<|user|>"),
     "gptoss": (' to=functions.look<|channel|>commentary json<|message|>{"place": "Rome"}<|call|>',
                "<|channel|>final<|message|>Sunny.<|return|>"),
     "gemma4": ('<|tool_call>call:look{place:<|"|>Rome<|"|>}<tool_call|><|tool_response>', "Sunny.<turn|>"),
@@ -66,7 +66,7 @@ def test_the_ids_of_a_response_are_what_the_policy_saw_and_sampled(
     rollouts = run.sample()
     for row, rollout in enumerate(rollouts):
         sampled = [made(text, add_special_tokens=False)["input_ids"] for text in (call, answer)]
-        assert list(rollout.response_ids) == sum(sampled, [])
+        assert list(rollout.response_ids) == [*sampled[0], *sampled[1]]
         assert [prompts[turn][row] for turn in range(2)] == [whole(rollout, turn) for turn in range(2)]
         assert [(turn.role, turn.sampled) for turn in rollout.response.turns] == [
             ("user", False), ("assistant", True), ("tool", False), ("assistant", True)]  # fmt: skip
@@ -144,10 +144,9 @@ def test_a_result_without_room_is_cut_and_one_without_any_ends_the_response(
     assert (run.toolbox.counts["cut"], rollout.truncated) == (1, False)
     run, [rollout] = converse(tmp_path / "one", monkeypatch, say, [long], max_turns=2, max_new_tokens=75)
     assert rollout.given[0].place + len(rollout.given[0].ids) <= 225
-    wide = CALL.replace("look", "long")[:-10] + " " * 50 + "<|im_end|>"
     monkeypatch.setattr("text2grad.rl.conversations.context_of", lambda model: 1)
     with pytest.raises(DataError, match="leave no room"):
-        converse(tmp_path / "none", monkeypatch, lambda prompt: wide, [long])
+        converse(tmp_path / "none", monkeypatch, say, [long])
 
 
 def test_rows_that_go_on_keep_their_numbers_and_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,10 +155,8 @@ def test_rows_that_go_on_keep_their_numbers_and_their_places(tmp_path: Path, mon
 
     kept = []
     for rows in (4, 1):
-        told = list[Rollout]()
-        run, rollouts = converse(tmp_path / f"{rows}", monkeypatch, say, count=4, rows_at_once=rows, max_turns=2)
+        _, rollouts = converse(tmp_path / f"{rows}", monkeypatch, say, count=4, rows_at_once=rows, max_turns=2)
         kept.append([(rollout.prompt_ids, rollout.response_ids, rollout.given) for rollout in rollouts])
-        assert not told
     assert kept[0] == kept[1]
     rollouts_free = [rollout for rollout in rollouts if rollout.given]
     assert len(rollouts_free) == 3  # the other one sampled freely from its first token on
@@ -340,7 +337,7 @@ def test_critics_see_conversations_as_soon_as_they_are_complete(
     with run.early_critiques() as early:
         run.sample(early)
         assert len(early.critiques()) == 2
-    first = [response.turns[0].text for response in map(lambda r: r.response, run.sample())][0]
+    first = run.sample()[0].response.turns[0].text
     assert Early.seen == ([[2], [4]] if first == "Sun?" else [[4, 2]])
 
 

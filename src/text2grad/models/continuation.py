@@ -1,9 +1,8 @@
 """What a chat template writes between a turn that the policy sampled and the policy's next turn.
 
-A conversation is never rendered again: what was sampled stays as it was, and what follows it, such as a tool's result
-and the marks around it, is the text that the template writes behind a turn of this kind. A mark stands for the turn, so
-its words, which many templates trim, rewrite or drop, play no part. The text is encoded as a whole; in what tools say a
-space parts the special tokens that it spells, so no turn can be forged.
+What was sampled stays as it was, and what follows it, such as a tool's result and the marks around it, is the text that
+the template writes behind a turn of this kind. A mark stands for the turn, since many templates trim, rewrite or drop
+its words. The text is encoded as a whole; a space parts the special tokens that a tool spells, so none forges a turn.
 """
 
 import re
@@ -45,18 +44,10 @@ def told_more(tokenizer: Any, example: Example, text: str) -> Example:
 def continuation(
     tokenizer: Any, example: Example, calls: Calls, given: Sequence[Message], stop: int, *, room: float = float("inf")
 ) -> tuple[list[Message], str, tuple[int, ...]] | None:
-    """Return messages that follow a sampled turn, and what stands behind its last token up to the next turn.
+    """Return messages that follow a turn with calls, and text and ids from its last id, `stop`, to the next turn.
 
-    Args:
-        tokenizer: the policy's, with a chat template.
-        example: the prompt, and its record with the tools.
-        calls: the calls of the turn, each with the "name" of the tool.
-        given: the messages; all results of one turn together. The longest are cut, with a mark, until all have room.
-        stop: the id that ended the turn. Where the template ends such a turn otherwise, its own end follows.
-        room: the most ids.
-
-    Returns:
-        The messages, the text and its ids; None if there is no room even for empty messages.
+    The messages are all results of the turn. The longest are cut, with a mark, until there are at most `room` ids; the
+    result is None if that is too little for empty ones. Where the template ends a turn otherwise, its end follows.
 
     Raises:
         DataError: if the template has no place for these messages.
@@ -79,9 +70,7 @@ def continuation(
 
 
 def call_end(tokenizer: Any, example: Example) -> str:
-    """Return the token that ends a turn with a call in a chat template; "" where it shows none.
-
-    A warning tells of a template that shows no tools in prompts.
+    """Return the token that ends a turn with a call in a chat template, "" where it shows none; warn of hidden tools.
 
     Raises:
         DataError: if the template has no place for results of tools.
@@ -104,8 +93,8 @@ def _behind(tokenizer: Any, example: Example, calls: Calls, given: Sequence[Mess
 
     A template that drops calls, or takes fewer at once, gets them as the text of the turn.
     """
-    *chat, last = messages_of(example)
-    chat += [] if is_begun(last) else [last]
+    chat = messages_of(example)
+    chat = chat[:-1] if is_begun(chat[-1]) else chat
     functions = [{"type": "function", "function": {"name": call["name"], "arguments": {"x": _MARK}}} for call in calls]
 
     def behind(turn: Message, more: Sequence[Message]) -> str:

@@ -18,8 +18,7 @@ from text2grad.types import Example, Message, PromptFormat
 def with_chat_template(tokenizer: Any, recipe: Recipe) -> Any:
     """Return a tokenizer with the chat template of a recipe, itself where the recipe has none.
 
-    `rollout.chat_template_kwargs` become lines at the top of the template, which hold unless a row sets the variable.
-    So the tokenizer that is saved with the policy renders as in training.
+    Variables are set at the top of the template, unless a row sets them: so the policy's saved tokenizer has them, too.
 
     Raises:
         ConfigError: if the file of a template cannot be read, or a name is no variable of templates.

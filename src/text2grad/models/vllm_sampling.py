@@ -86,7 +86,7 @@ class VLLMSampler:
             prompt_ids: token ids of each prompt.
             step: number of the batch; with the run's seed and the turn it decides vLLM's random numbers.
             on_part: called with responses and the log-prob of each id at the temperature, in the order of prompts.
-            turn: number of the turn within responses of several turns.
+            turn: number of the turn.
 
         Raises:
             ModelError: if vLLM returns no log-prob for an id.
@@ -96,8 +96,8 @@ class VLLMSampler:
         if not prompt_ids:
             return
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            seed = (self.seed * 1_000_003 + step) * 4_099 + self.replica + turn * 0x9E3779B97F4A7C15
-            torch.manual_seed(seed % 2**63)
+            seed = (self.seed * 1_000_003 + step) * 4_099 + self.replica
+            torch.manual_seed((seed + turn * 0x9E3779B97F4A7C15) % 2**63)
             _, sampled, logps, _ = self._generation.generate([list(ids) for ids in prompt_ids], None, self.group_size)
         responses = [_until_stop(ids, self.eos_ids) for ids in sampled]
         for start in range(0, len(responses), self.rows_at_once):

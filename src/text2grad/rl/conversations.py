@@ -1,10 +1,10 @@
 """Responses of one or several turns: the policy samples a turn, tools answer its calls, the policy goes on.
 
-The responses of a process take their turns together. Sampled ids stay as they are, the results of a turn's calls come
-as the template's continuation (`models.continuation`), and the next turn is sampled from all that the policy saw.
-Without tools each response ends after its first turn. What is sampled follows from seed, step, row, turn and token
-alone. What cannot be computed again is on disk before it is used: what vLLM samples, and what tools and environments
-say. An environment whose response was not complete in a killed run is made anew, and its calls are made again.
+The responses of a process take their turns together. Sampled ids stay as they are, results of calls come as the
+template's continuation, and the next turn is sampled from all that the policy saw. Without tools each response ends
+after its first turn. What is sampled follows from seed, step, row, turn and token alone. What cannot be computed again,
+by vLLM, tools and environments, is on disk before it is used; but an environment whose response was not complete in a
+killed run is made anew, and its calls are made again.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,13 +14,11 @@ from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from text2grad.errors import DataError
 from text2grad.feedback import critique_from_json, critique_to_json, kept_process
 from text2grad.models import (
     CUT,
-    OnPart,
     context_of,
     continuation,
     draws_apart,
@@ -38,90 +36,53 @@ from text2grad.rl.tool_calls import read_turn
 from text2grad.rl.toolbox import Toolbox, told
 from text2grad.types import Conversation, Example, Given, Message, Rollout, Turn
 
-Answer = Callable[[], tuple[str, bool]]
-"""Waits for the text of a tool's answer, and whether it is an error."""
-Sample = tuple[Sequence[int], Sequence[float]]  # the ids of a turn and their log-probs
+Prompt = tuple[Example, tuple[int, ...]]
+Tell = Callable[[Sequence[Rollout]], object]
 
 
 class Conversations:
-    """The responses of one process to one batch.
+    """The responses of one process to one batch."""
 
-    Attributes:
-        turn: the number of the turn that is sampled.
-        rows: the rows of the global batch that are to be sampled; likewise `prompts`, all that the policy saw, and
-            `groups`, within which the beginnings of prompts are equal.
-        rollouts: the responses that are complete, in order.
-    """
+    def __init__(self, run: PreparedRun, rows: range, prompts: Sequence[Prompt], *, of: int, seed: int, step: int = -1):
+        """Begin a response to each prompt, an example and its ids, in some rows of a batch `of` so many.
 
-    def __init__(
-        self,
-        run: PreparedRun,
-        rows: range,
-        prompts: Sequence[tuple[Example, tuple[int, ...]]],
-        seed: int,
-        step: int = 0,
-    ) -> None:
-        """Begin a response to each prompt, an example and its ids; `step` is that of a training."""
-        self._run, self._rows, self._seeds, self.turn = run, rows, {"seed": seed, "step": step}, 0
-        self._begun, self.rollouts = dict(zip(rows, prompts, strict=True)), list[Rollout]()
-        training, rank = seed == run.recipe.run.seed, run.accelerator.process_index
+        `step` is that of a training; otherwise the policy itself samples, and nothing is kept.
+        """
+        rank, training = run.accelerator.process_index, step >= 0
+        self._run, self._rows, self._of, self._turn = run, rows, of, 0
+        self._prompts, self._rollouts = dict(zip(rows, prompts, strict=True)), list[Rollout]()
+        self._seeds, self._vllm = {"seed": seed, "step": max(step, 0)}, run.vllm if training else None
         self._journal = run.log.journal(step, rank) if training else Journal()
-        self._done, self._going = dict[int, Rollout](), {row: ids for row, (_, ids) in self._begun.items()}
+        self._done, self._going = dict[int, Rollout](), {row: ids for row, (_, ids) in self._prompts.items()}
         run.said.clear()
         if run.toolbox is not None:
             run.toolbox.counts.clear()
+            drawn = (seed * 1_000_003 + max(step, 0)) * 1_000_003
+            talks = {row: _Talk(run, run.toolbox, self._journal, row, drawn + row) for row in rows}
             with kept_process("environments"):
-                drawn = (seed * 1_000_003 + step) * 1_000_003
-                talks = {row: _Talk(run, run.toolbox, self._journal, row, drawn + row) for row in rows}
-                self._talks = {row: talk.go(*self._begun[row]) for row, talk in talks.items()}
+                self._talks = {row: talk.go(*self._prompts[row]) for row, talk in talks.items()}
                 self._going = {row: next(talk) for row, talk in self._talks.items()}
 
-    def sample(
-        self, sample_turn: Callable[[OnPart], object], tell: Callable[[Sequence[Rollout]], object] = len
-    ) -> list[Rollout]:
-        """Return the responses.
+    def sample(self, tell: Tell = len, restart: Callable[[], object] = int) -> list[Rollout]:
+        """Return the responses; `tell` gets them, in order, as soon as they are complete.
 
-        Args:
-            sample_turn: samples a turn for the `rows`; called again in smaller parts after a lack of memory.
-            tell: called with responses, in their order, as soon as they are complete.
+        `restart` is called before the first turn is sampled, and sampled again after a lack of memory.
         """
-        tools = self._run.toolbox
-
-        def told(part: Sequence[Rollout]) -> None:
-            if part:
-                tell(part)
-
+        run, self._tell = self._run, tell
         while self._goes_on():
-            keys = {row: ("sample", row, self.turn) for row in self._going}
+            keys = {row: ("sample", row, self._turn) for row in self._going}
             kept = {row: self._journal.kept[key] for row, key in keys.items() if key in self._journal.kept}
-            self.rows = [row for row in self._going if row not in kept]
-            self.prompts = [self._going[row] for row in self.rows]
-            self.groups = [self._begun[row][1] for row in self.rows]
-
-            def work(kept: Mapping[int, Sample] = kept) -> None:
-                self._drawn = dict(kept)
-                if tools is None:
-                    self._done.clear()
-                    self.rollouts.clear()
-                sample_turn(lambda *part: told(self._take(*part)))
-
-            self._run.sizes.in_rows(len(self.rows), work)
-            if tools is None:
-                told(self._complete())  # the last ones may be kept
+            run.sizes.in_rows(len(keys) - len(kept), lambda kept=kept: self._sample_turn(kept, restart))
+            if run.toolbox is None:
                 break
             with kept_process("tools and environments"):
-                asked = {row: self._send(row, self._drawn[row]) for row in [*self._going]}
+                asked = {row: self._send(row, self._drawn[row]) for row in keys}
                 for row in [*self._going]:
                     self._going[row] = self._send(row, [answer() for answer in asked[row]])
             self._going = {row: ids for row, ids in self._going.items() if row not in self._done}
-            self.turn += 1
-            told(self._complete())
-        return self.rollouts
-
-    def uniforms(self, rows: int) -> Tensor:
-        """Return the uniform numbers of the turn for the `rows` of a global batch of so many, [B, T]."""
-        tokens = self._run.recipe.rollout.max_new_tokens
-        return step_uniforms(**self._seeds, rows=rows, tokens=tokens, turn=self.turn)[self.rows]
+            self._turn += 1
+            self._complete()
+        return self._rollouts
 
     def _goes_on(self) -> bool:
         """Return whether a process has a response that goes on: all take their turns together."""
@@ -130,27 +91,43 @@ class Conversations:
             return bool(going)
         return bool(accelerator.reduce(torch.tensor([going], device=accelerator.device), reduction="sum") > 0)
 
-    def _take(self, responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> list[Rollout]:
-        """Take what was sampled for the next rows; return the responses that are complete with it."""
-        waiting = [row for row in self.rows if row not in self._drawn][: len(responses)]
-        part = dict(zip(waiting, zip(responses, logps, strict=True), strict=True))
-        if self._run.vllm is not None:
-            self._journal.keep({("sample", row, self.turn): sample for row, sample in part.items()})
-        self._drawn |= part
-        return self._complete()
+    def _sample_turn(self, kept: Mapping[int, Any], restart: Callable[[], object]) -> None:
+        """Sample a turn of all responses that go on, but for those that are kept."""
+        run, self._drawn = self._run, dict(kept)
+        if not self._turn:
+            restart()
+            self._done.clear()
+            self._rollouts.clear()
+        rows = [row for row in self._going if row not in kept]
+        ids, groups = [self._going[row] for row in rows], [self._prompts[row][1] for row in rows]
 
-    def _complete(self) -> list[Rollout]:
-        """Return the responses that are complete since the last call, in their order."""
-        run, waiting = self._run, self._rows[len(self.rollouts) :]
+        def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
+            first = len(self._drawn) - len(kept)
+            part = dict(zip(rows[first : first + len(responses)], zip(responses, logps, strict=True), strict=True))
+            if self._vllm is not None:
+                self._journal.keep({("sample", row, self._turn): sample for row, sample in part.items()})
+            self._drawn |= part
+            self._complete()
+
+        if self._vllm is not None:
+            self._vllm.sample(ids, step=self._seeds["step"], turn=self._turn, on_part=on_part)
+        else:
+            tokens = run.recipe.rollout.max_new_tokens
+            uniforms = step_uniforms(**self._seeds, rows=self._of, tokens=tokens, turn=self._turn)
+            run.sample_policy(ids, uniforms[rows], on_part, groups)
+        self._complete()  # the last ones may be kept
+
+    def _complete(self) -> None:
+        """Tell of the responses that are complete since the last time, in their order."""
+        run, waiting = self._run, self._rows[len(self._rollouts) :]
         if run.toolbox is None and (rows := list(takewhile(self._drawn.__contains__, waiting))):
-            (examples, prompts), (ids, logps) = (
-                zip(*map(of.__getitem__, rows), strict=True) for of in (self._begun, self._drawn)
-            )
+            examples, prompts = zip(*(self._prompts[row] for row in rows), strict=True)
+            ids, logps = zip(*(self._drawn[row] for row in rows), strict=True)
             made = make_rollouts(run.tokenizer, examples, prompts, ids, run.eos_ids, logps)
             self._done |= dict(zip(rows, made, strict=True))
-        part = [self._done[row] for row in takewhile(self._done.__contains__, waiting)]
-        self.rollouts += part
-        return part
+        if part := [self._done[row] for row in takewhile(self._done.__contains__, waiting)]:
+            self._rollouts += part
+            self._tell(part)
 
     def _send(self, row: int, value: Any) -> Any:
         """Let a response go on; return what it waits for, nothing if it is complete."""
@@ -195,11 +172,7 @@ class _Talk:
         return Rollout(self.example, self.prompt, ids, response, self.truncated, logps, tuple(self.given))
 
     def _begin(self, example: Example, prompt: tuple[int, ...]) -> None:
-        """Begin with a prompt, to which an environment may add.
-
-        Raises:
-            DataError: if the environment fails, or leaves no room.
-        """
+        """Begin with a prompt, to which an environment may add; refuse one that leaves no room."""
         run, tools, settings, text = self.run, self.tools, self.run.recipe.rollout, ""
         room = len(prompt) + 2 * settings.max_turns * settings.max_new_tokens
         self.room = min(room, context_of(run.model.policy)) - settings.max_new_tokens
@@ -210,10 +183,7 @@ class _Talk:
             example = told_more(run.tokenizer, example, text)
             [prompt] = encode_prompts(run.tokenizer, [example], prompt_format=run.recipe.model.prompt_format)
         if len(prompt) > self.room:
-            raise DataError(
-                f"reset of the environment of row {self.row} returned {len(text)} characters, which leave no room for "
-                "a response: let it return less, or raise rollout.max_turns"
-            )
+            raise DataError(f"reset of the environment of row {self.row} leaves no room for a response: {text[:60]!r}")
         self.example, self.prompt, self.ids, self.chat = example, prompt, list(prompt), [*messages_of(example)]
         self.turns, self.seen = [*map(_turn_of, self.chat)], prompt_text(run.tokenizer, example)
 
@@ -234,8 +204,11 @@ class _Talk:
         self.ids += ids
         self.seen += seen
 
-    def _ask(self, key: tuple[Any, ...], call: Mapping[str, Any]) -> Answer:
-        """Call a tool, unless a killed run has its answer; return what waits for the answer, and keeps it."""
+    def _ask(self, key: tuple[Any, ...], call: Mapping[str, Any]) -> Callable[[], tuple[str, bool]]:
+        """Call a tool, unless a killed run has its answer; return what waits for the answer, and keeps it.
+
+        The answer is a text, and whether it is an error.
+        """
         known = key in self.journal.kept and (self.environment is None or call["name"] in self.tools.tools)
         pending = None if known else self.tools.call(self.environment, call)
 
@@ -266,11 +239,8 @@ class _Talk:
         tools.counts["cut"] += sum(result["content"].endswith(CUT) for result in kept)
         if rendered != self.seen and not tools.warned:
             tools.warned = True
-            note(
-                "the chat template renders conversations otherwise than the policy saw them, such as without thoughts. "
-                "Training goes on with what was sampled; tools/rewritten counts such turns",
-                warning=True,
-            )
+            why = "the chat template renders chats otherwise than the policy saw and learns them"
+            note(f"{why}: tools/rewritten counts such turns", warning=True)
         return True
 
     def _judge(self, response: Conversation) -> None:

@@ -7,7 +7,7 @@ the same responses, and evaluates them with the metric of its task instead (`run
 from accelerate.utils import gather_object
 
 from text2grad.feedback import ask
-from text2grad.models import OnPart, draws_apart
+from text2grad.models import draws_apart
 from text2grad.progress import Progress
 from text2grad.rl.conversations import Conversations
 from text2grad.rl.metrics import response_records, step_metrics
@@ -51,18 +51,8 @@ def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) 
 
     All calls draw the same random numbers for a prompt, whatever `rows` are. Progress is shown if there is a title.
     """
-    here = slice(rows.start, rows.stop)
     seed, shown = run.recipe.run.seed + EVALUATION_SEED, title is not None and run.accelerator.is_main_process
-    prompts = list(zip(run.held_out[here], run.held_out_ids[here], strict=True))
-    batch = Conversations(run, rows, prompts, seed)
-
-    def sample_turn(on_part: OnPart) -> None:
-        with Progress(title or "", len(batch.rows), unit="response", enabled=shown) as progress:
-
-            def shown_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
-                on_part(responses, logps)
-                progress.advance(len(responses))
-
-            run.sample_policy(batch.prompts, batch.uniforms(len(run.held_out)), shown_part, batch.groups)
-
-    return batch.sample(sample_turn)
+    prompts = [(run.held_out[row], run.held_out_ids[row]) for row in rows]
+    with Progress(title or "", len(rows), unit="response", enabled=shown) as progress:
+        batch = Conversations(run, rows, prompts, of=len(run.held_out), seed=seed)
+        return batch.sample(lambda part: progress.advance(len(part)))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from text2grad.feedback import Critic, Match, ask
-from text2grad.models import OnPart, batch_indices, random_states, restore_random_states
+from text2grad.models import batch_indices, random_states, restore_random_states
 from text2grad.rl.conversations import Conversations
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
@@ -71,17 +71,8 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     rows = range(rank * share, (rank + 1) * share)
     chosen = chosen_examples(run, step)[rows.start : rows.stop]
     prompts = [(run.examples[index], run.prompt_ids[index]) for index in chosen]
-    batch = Conversations(run, rows, prompts, run.recipe.run.seed, step)
-
-    def sample_turn(on_part: OnPart) -> None:
-        if early is not None and not batch.turn:
-            early.restart()
-        if run.vllm is None:
-            run.sample_policy(batch.prompts, batch.uniforms(rollout.batch_size), on_part, batch.groups)
-        else:
-            run.vllm.sample(batch.prompts, step=step, turn=batch.turn, on_part=on_part)
-
-    return batch.sample(sample_turn, early.add if early is not None else len)
+    batch = Conversations(run, rows, prompts, of=rollout.batch_size, seed=run.recipe.run.seed, step=step)
+    return batch.sample() if early is None else batch.sample(early.add, early.restart)
 
 
 def critiques_of(

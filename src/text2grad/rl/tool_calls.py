@@ -27,11 +27,7 @@ def read_turn(
 ) -> tuple[Turn, Message, str]:
     """Return a sampled turn, the same as a message for a chat template, and why a call that it began cannot be read.
 
-    Args:
-        tokenizer: the policy's.
-        ids: the sampled ids.
-        before: the text of the chat in the template, which may have begun a thought.
-        tools: the JSON schemas of the tools.
+    `before` is the text of the chat in the template, which may have begun a thought; `tools` are their JSON schemas.
     """
     raw, text = (tokenizer.decode(list(ids), skip_special_tokens=skip) for skip in (False, True))
     special = any_of(tokenizer, special=True)
@@ -93,11 +89,7 @@ def _read(answer: str) -> dict[str, Any]:
 
 
 def _checked(call: Any) -> dict[str, Any]:
-    """Return a call in the form of chat templates.
-
-    Raises:
-        ValueError: if it has no name and no arguments.
-    """
+    """Return a call in the form of chat templates; refuse one without name and arguments."""
     arguments = call.get("arguments", call.get("parameters"))
     arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(call.get("name"), str) or not isinstance(arguments, dict):

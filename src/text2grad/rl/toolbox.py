@@ -1,10 +1,9 @@
 """Tools and environments in TRL's form: what a policy may call, and what an environment says of a response.
 
 A tool is a function with types and a docstring. An environment is an object for each response: `reset(**row)` begins,
-and may return a text that is added to the last message; its other public methods are tools; `get_reward()` returns a
-number; `get_feedback()` what a critic may return, or a list of it, one for each turn of the policy. All may be async,
-and then run at the same time; other functions run one after another. A tool that fails, is unknown or does not answer
-in time answers with its error. An attribute `time_limit_s` of a function replaces `TIME_LIMIT_S`.
+and may return a text for the last message; its other public methods are tools; `get_reward()` returns a number;
+`get_feedback()` what a critic may return, or a list of it by turn. Async functions run at the same time, others one
+after another. A tool that fails, is unknown or late (`time_limit_s` of a function, or `TIME_LIMIT_S`) answers so.
 """
 
 import asyncio
@@ -28,26 +27,16 @@ NO_TOOLS = ("reset", "get_reward", "get_feedback")
 
 
 class Toolbox:
-    """The tools and environments of a training.
-
-    Attributes:
-        schemas: the JSON schemas of the tools.
-        counts: how often what happened in the step under way, by name.
-        warned: whether a warning has told that the template rewrites what the policy saw.
-    """
+    """The tools and environments of a training, and `counts` of what happened in the step under way, by name."""
 
     def __init__(self, tools: Sequence[Callable[..., Any]], factory: Callable[[], Any] | None) -> None:
-        """Take functions, and what makes an environment.
-
-        Raises:
-            ConfigError: if a tool has no schema, or an environment no `reset`.
-        """
+        """Take functions, and what makes an environment; refuse those without schema or `reset`."""
         from transformers.utils import get_json_schema
 
         self.tools, self.factory = {tool.__name__: tool for tool in tools}, factory
         self.schemas, self.counts, self.warned = list[dict[str, Any]](), Counter[str](), False
         first = factory() if factory else None
-        if first is not None and not callable(getattr(first, "reset", None)):
+        if factory and not hasattr(first, "reset"):
             raise ConfigError(f"environment {type(first).__name__} has no method reset, which begins with a row")
         for name, tool in self.tools_of(first).items():
             try:
@@ -63,11 +52,7 @@ class Toolbox:
         return {**self.tools, **{name: getattr(environment, name) for name in own}}
 
     def begun(self, example: Example) -> tuple[Any, str]:
-        """Return an environment that begins with a row, and the text that it adds to the last message.
-
-        Raises:
-            DataError: if it fails.
-        """
+        """Return an environment that begins with a row, and the text that it adds to the last message."""
         row = {name: value for name, value in example.meta.items() if name not in ("tools", "chat_template_kwargs")}
         fields = {name: getattr(example, name) for name in ("prompt", "reference", "tests")}
         row |= {name: value for name, value in fields.items() if value is not None}
@@ -87,11 +72,7 @@ class Toolbox:
         return Pending(tools.get(call["name"], unknown), call["arguments"])
 
     def judged(self, environment: Any, example: Example, response: Conversation, match: Match) -> Critique:
-        """Return what an environment says of a response: its reward as the outcome, with its feedback.
-
-        Raises:
-            CriticError: if it fails, or returns something else.
-        """
+        """Return what an environment says of a response: its reward as the outcome, with its feedback."""
         name, turns = f"environment {type(environment).__name__}", list(response.starts())
         methods = [getattr(environment, method, None) for method in NO_TOOLS[1:]]
         try:
