@@ -23,7 +23,7 @@ SPECIAL = """
 <｜end▁of▁sentence｜> <｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜>
 <｜tool▁calls▁end｜> <｜tool▁outputs▁begin｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <｜tool▁outputs▁end｜>
 <end_of_utterance> <|eot|> <start_of_turn> <end_of_turn>
-""".split()
+""".split()  # noqa: SIM905
 PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 
 

@@ -145,7 +145,7 @@ def test_a_result_without_room_is_cut_and_one_without_any_ends_the_response(
     run, [rollout] = converse(tmp_path / "one", monkeypatch, say, [long], max_turns=2, max_new_tokens=75)
     assert rollout.given[0].place + len(rollout.given[0].ids) <= 225
     monkeypatch.setattr("text2grad.rl.conversations.context_of", lambda model: 1)
-    with pytest.raises(DataError, match="leave no room"):
+    with pytest.raises(DataError, match="leaves no room"):
         converse(tmp_path / "none", monkeypatch, say, [long])
 
 

@@ -43,7 +43,7 @@ def told_more(tokenizer: Any, example: Example, text: str) -> Example:
 
 def continuation(
     tokenizer: Any, example: Example, calls: Calls, given: Sequence[Message], stop: int, *, room: float = float("inf")
-) -> tuple[list[Message], str, tuple[int, ...]] | None:
+) -> tuple[list[dict[str, Any]], str, tuple[int, ...]] | None:
     """Return messages that follow a turn with calls, and text and ids from its last id, `stop`, to the next turn.
 
     The messages are all results of the turn. The longest are cut, with a mark, until there are at most `room` ids; the

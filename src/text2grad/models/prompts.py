@@ -21,16 +21,14 @@ def with_chat_template(tokenizer: Any, recipe: Recipe) -> Any:
     Variables are set at the top of the template, unless a row sets them: so the policy's saved tokenizer has them, too.
 
     Raises:
-        ConfigError: if the file of a template cannot be read, or a name is no variable of templates.
+        ConfigError: if a name is no variable of templates.
+        DataError: if the file of a template cannot be read.
     """
     template, variables = recipe.rollout.chat_template, recipe.rollout.chat_template_kwargs
     if not template and not variables:
         return tokenizer
     if template and not re.search(r"{[{%]", template):
-        try:
-            template = read_text(Path(template))
-        except DataError as error:
-            raise ConfigError(f"rollout.chat_template is neither a template nor the path of a file: {error}") from error
+        template = read_text(Path(template))
     own, head = template or tokenizer.chat_template or {}, ""
     for name, value in variables.items():
         if not name.isidentifier() or name in ("messages", "tools", "documents", "add_generation_prompt") or not own:

@@ -10,6 +10,7 @@ killed run is made anew, and its calls are made again.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -72,7 +73,7 @@ class Conversations:
         while self._goes_on():
             keys = {row: ("sample", row, self._turn) for row in self._going}
             kept = {row: self._journal.kept[key] for row, key in keys.items() if key in self._journal.kept}
-            run.sizes.in_rows(len(keys) - len(kept), lambda kept=kept: self._sample_turn(kept, restart))
+            run.sizes.in_rows(len(keys) - len(kept), partial(self._sample_turn, kept, restart))
             if run.toolbox is None:
                 break
             with kept_process("tools and environments"):
@@ -131,12 +132,11 @@ class Conversations:
 
     def _send(self, row: int, value: Any) -> Any:
         """Let a response go on; return what it waits for, nothing if it is complete."""
-        try:
-            return self._talks[row].send(value)
-        except StopIteration as end:
-            self._done[row] = end.value
-            del self._going[row]
-            return ()
+        if not isinstance(went := self._talks[row].send(value), Rollout):
+            return went
+        self._done[row] = went
+        del self._going[row]
+        return ()
 
 
 class _Talk:
@@ -148,8 +148,8 @@ class _Talk:
         self.sampled, self.logps, self.given = list[int](), list[float](), list[Given]()
         self.truncated, self.environment = True, None
 
-    def go(self, example: Example, prompt: tuple[int, ...]) -> Generator[Any, Any, Rollout]:
-        """Yield ids to sample a turn from, which is sent; then what waits for answers to its calls, which are sent."""
+    def go(self, example: Example, prompt: tuple[int, ...]) -> Generator[Any, Any, None]:
+        """Yield ids to sample a turn from, which is sent; what waits for its answers, which are sent; the response."""
         self._begin(example, prompt)
         for number in range(self.run.recipe.rollout.max_turns):
             said, logps = yield tuple(self.ids)
@@ -169,7 +169,7 @@ class _Talk:
         if self.tools.factory:
             self._judge(response)
         ids, logps = tuple(self.sampled), tuple(self.logps)
-        return Rollout(self.example, self.prompt, ids, response, self.truncated, logps, tuple(self.given))
+        yield Rollout(self.example, self.prompt, ids, response, self.truncated, logps, tuple(self.given))
 
     def _begin(self, example: Example, prompt: tuple[int, ...]) -> None:
         """Begin with a prompt, to which an environment may add; refuse one that leaves no room."""

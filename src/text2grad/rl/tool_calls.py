@@ -67,7 +67,7 @@ def _of_trl(template: str) -> Any:
 
         known = {name: text for name, text in vars(chat_template_utils).items() if name.endswith("_chat_template")}
         for name in (name for name, text in known.items() if isinstance(text, str) and template.endswith(text)):
-            stock = SimpleNamespace(chat_template=known.get(name.replace("_training_", "_")))
+            stock: Any = SimpleNamespace(chat_template=known.get(name.replace("_training_", "_")))
             with suppress(ValueError):  # TRL has none for this one
                 return chat_template_utils.add_response_schema(stock).response_template
     return None

@@ -23,6 +23,7 @@ from text2grad.feedback import Match, ask, described
 from text2grad.types import Conversation, Critique, Example
 
 TIME_LIMIT_S = 60.0
+FIELDS = ("prompt", "reference", "tests")
 NO_TOOLS = ("reset", "get_reward", "get_feedback")
 
 
@@ -31,7 +32,7 @@ class Toolbox:
 
     def __init__(self, tools: Sequence[Callable[..., Any]], factory: Callable[[], Any] | None) -> None:
         """Take functions, and what makes an environment; refuse those without schema or `reset`."""
-        from transformers.utils import get_json_schema
+        from transformers.utils.chat_template_utils import get_json_schema
 
         self.tools, self.factory = {tool.__name__: tool for tool in tools}, factory
         self.schemas, self.counts, self.warned = list[dict[str, Any]](), Counter[str](), False
@@ -54,8 +55,7 @@ class Toolbox:
     def begun(self, example: Example) -> tuple[Any, str]:
         """Return an environment that begins with a row, and the text that it adds to the last message."""
         row = {name: value for name, value in example.meta.items() if name not in ("tools", "chat_template_kwargs")}
-        fields = {name: getattr(example, name) for name in ("prompt", "reference", "tests")}
-        row |= {name: value for name, value in fields.items() if value is not None}
+        row |= {name: value for name in FIELDS if (value := getattr(example, name)) is not None}
         environment: Any = self.factory and self.factory()
         try:
             return environment, as_text(Pending(environment.reset, row).result() or "")
