@@ -10,7 +10,7 @@ import pytest
 import said
 from text2grad.errors import DataError
 from text2grad.models.chat_template import prompt_text, render, turn_end
-from text2grad.models.continuation import CUT, call_end, continuation, plain_text, told_more
+from text2grad.models.continuation import CUT, call_end, continue_chat, plain_text, told_more
 from text2grad.types import Example
 
 NAMES = sorted(path.stem for path in said.FOLDER.glob("*.jinja"))
@@ -47,7 +47,7 @@ def called(made: Any, text: str) -> str:
 def given(made: Any, text: str, *, stop: str = "", **how: Any) -> Any:
     stop = stop or call_end(made, ASKED)
     [number] = made(stop, add_special_tokens=False)["input_ids"]
-    return continuation(made, ASKED, [{"name": "look"}], result(text), number, **how)
+    return continue_chat(made, ASKED, [{"name": "look"}], result(text), number, **how)
 
 
 @pytest.mark.parametrize("name", [*SOME, *(pytest.param(n, marks=pytest.mark.slow) for n in POSSIBLE if n not in SOME)])
@@ -92,7 +92,7 @@ def test_what_a_user_says_next_follows_an_answer(name: str) -> None:
     whole = render(made, Example(chat, meta=ASKED.meta), add_generation_prompt=True)
     end = turn_end(made, ASKED.meta).text
     [stop] = made(end, add_special_tokens=False)["input_ids"]
-    _, text, _ = continuation(made, ASKED, [], chat[-1:], stop)
+    _, text, _ = continue_chat(made, ASKED, [], chat[-1:], stop)
     if name == "gptoss":  # <|return|> becomes <|end|>, which follows as the template's own end
         assert text.startswith("<|end|><|start|>user")
         assert whole.endswith(text)
@@ -110,7 +110,7 @@ def test_behind_another_end_stands_the_end_of_the_template() -> None:
 def test_all_results_of_a_turn_stand_together() -> None:
     made = said.tokenizer("qwen3")
     [stop] = made("<|im_end|>", add_special_tokens=False)["input_ids"]
-    _, text, _ = continuation(made, ASKED, [{"name": "look"}] * 2, result("one") + result("two"), stop)
+    _, text, _ = continue_chat(made, ASKED, [{"name": "look"}] * 2, result("one") + result("two"), stop)
     between = "\n</tool_response>\n<tool_response>\n"
     assert text.count("<|im_start|>user") == 1
     assert f"one{between}two" in text
@@ -119,7 +119,7 @@ def test_all_results_of_a_turn_stand_together() -> None:
 def test_two_results_of_a_template_that_takes_one_call_follow_its_text() -> None:
     made = said.tokenizer("llama3_1")
     [stop] = made("<|eot_id|>", add_special_tokens=False)["input_ids"]
-    _, text, _ = continuation(made, ASKED, [{"name": "look"}] * 2, result("one") + result("two"), stop)
+    _, text, _ = continue_chat(made, ASKED, [{"name": "look"}] * 2, result("one") + result("two"), stop)
     assert text.count("ipython") == 2
 
 
@@ -134,7 +134,7 @@ def test_a_result_longer_than_the_room_is_cut_with_a_mark() -> None:
     assert given(made, "", room=0) is None
     [stop] = made("<|im_end|>", add_special_tokens=False)["input_ids"]
     both = [*result("a" * 300), *result("short")]
-    kept, _, _ = continuation(made, ASKED, [{"name": "look"}] * 2, both, stop, room=200)
+    kept, _, _ = continue_chat(made, ASKED, [{"name": "look"}] * 2, both, stop, room=200)
     assert (kept[0]["content"].endswith(CUT), kept[1]["content"]) == (True, "short")
 
 

@@ -1,16 +1,28 @@
 """The base of every section of a recipe, and the types of its settings."""
 
+import json
 from collections.abc import Iterable
 from os.path import expanduser
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
+
+
+class HashedTable(dict[str, Any]):
+    """A table of values, of which a frozen setting needs a hash."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return that of the values as JSON."""
+        return hash(json.dumps(self, sort_keys=True))
+
+
+Table = Annotated[dict[str, Any], AfterValidator(HashedTable)]
 
 
 class Section(BaseModel):

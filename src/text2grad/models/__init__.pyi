@@ -23,7 +23,7 @@ from .chat_template import (
 from .continuation import (
     CUT as CUT,
     call_end as call_end,
-    continuation as continuation,
+    continue_chat as continue_chat,
     plain_text as plain_text,
     told_more as told_more,
 )

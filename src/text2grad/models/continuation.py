@@ -41,7 +41,7 @@ def told_more(tokenizer: Any, example: Example, text: str) -> Example:
     return replace(example, prompt=chat)
 
 
-def continuation(
+def continue_chat(
     tokenizer: Any, example: Example, calls: Calls, given: Sequence[Message], stop: int, *, room: float = float("inf")
 ) -> tuple[list[dict[str, Any]], str, tuple[int, ...]] | None:
     """Return messages that follow a turn with calls, and text and ids from its last id, `stop`, to the next turn.

@@ -21,7 +21,7 @@ from text2grad.feedback import critique_from_json, critique_to_json, kept_proces
 from text2grad.models import (
     CUT,
     context_of,
-    continuation,
+    continue_chat,
     draws_apart,
     encode_prompts,
     make_rollouts,
@@ -226,7 +226,7 @@ class _Talk:
         tokenizer, tools, room = self.run.tokenizer, self.tools, self.room - len(self.ids)
         pairs = zip(calls, answers, strict=True)
         results = [{"role": "tool", "name": call["name"], "content": text} for call, (text, _) in pairs]
-        follows = continuation(tokenizer, self.example, calls, results, self.ids[-1], room=room)
+        follows = continue_chat(tokenizer, self.example, calls, results, self.ids[-1], room=room)
         if follows is None:
             return False
         kept, text, ids = follows
