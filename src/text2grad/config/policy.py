@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from text2grad.config.section import Count, Fraction, HashedTable, Listed, NonNegative, Positive, Section, Table
+from text2grad.config.section import Count, Fraction, Listed, NonNegative, Positive, Section, Table
 
 
 class ModelConfig(Section):
@@ -53,7 +53,7 @@ class RolloutConfig(Section):
     """Most turns of a response with tools, of 2 · max_turns · max_new_tokens tokens at most, with what tools say."""
     chat_template: str = ""
     """Chat template of the policy, a text or the path of a file; empty takes the tokenizer's."""
-    chat_template_kwargs: Table = HashedTable()
+    chat_template_kwargs: Table = Field(default={}, validate_default=True)
     """Variables of the chat template, such as {enable_thinking = false}; a row's own "chat_template_kwargs" win."""
     rows_at_once: Count = 64
     """Rows at a time of the policy, and of a reward model in this process: more memory, less time."""
