@@ -153,11 +153,23 @@ def test_rows_that_go_on_keep_their_numbers_and_their_places(tmp_path: Path, mon
     def say(prompt: str) -> str | None:
         return CALL if "sunny" not in prompt and "Sun?" not in prompt else None
 
-    kept = []
+    kept, turns, groups, decode = [], [], [], sampling.sample
+
+    def numbers(**how: Any) -> Any:
+        turns.append(how["turn"])
+        return step_uniforms(**how)
+
+    def grouped(model: Any, prompts: Any, *given: Any, **how: Any) -> Any:
+        groups.append([ids[: len(group)] == group for ids, group in zip(prompts, how["groups"], strict=True)])
+        return decode(model, prompts, *given, **how)
+
+    monkeypatch.setattr("text2grad.rl.conversations.step_uniforms", numbers)
+    monkeypatch.setattr("text2grad.rl.conversations.sample", grouped)
     for rows in (4, 1):
         _, rollouts = converse(tmp_path / f"{rows}", monkeypatch, say, count=4, rows_at_once=rows, max_turns=2)
         kept.append([(rollout.prompt_ids, rollout.response_ids, rollout.given) for rollout in rollouts])
     assert kept[0] == kept[1]
+    assert (turns, groups) == ([0, 1, 0, 1], [[True] * 4, [True] * 3] * 2)  # responses to one prompt read it once
     rollouts_free = [rollout for rollout in rollouts if rollout.given]
     assert len(rollouts_free) == 3  # the other one sampled freely from its first token on
     assert len({rollout.response_ids[rollout.given[0].place :] for rollout in rollouts_free}) == 3

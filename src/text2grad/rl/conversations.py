@@ -27,6 +27,7 @@ from text2grad.models import (
     make_rollouts,
     messages_of,
     prompt_text,
+    sample,
     step_uniforms,
     told_more,
 )
@@ -115,7 +116,13 @@ class Conversations:
         else:
             tokens = run.recipe.rollout.max_new_tokens
             uniforms = step_uniforms(**self._seeds, rows=self._of, tokens=tokens, turn=self._turn)
-            run.sample_policy(ids, uniforms[rows], on_part, groups)
+            how: dict[str, Any] = {
+                "temperature": run.recipe.rollout.temperature,
+                "rows_at_once": run.sizes.rows_at_once,
+            }
+            with run.whole_policy() as policy:
+                how |= {"eos_ids": run.eos_ids, "pad_id": run.pad_id, "groups": groups, "on_part": on_part}
+                sample(policy, ids, uniforms[rows], **how)
         self._complete()  # the last ones may be kept
 
     def _complete(self) -> None:

@@ -3,7 +3,7 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve
 from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, open_run
@@ -22,7 +21,6 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.feedback import Critic, check_examples, digest_of_examples, load_callable
 from text2grad.models import (
     POLICY_ADAPTER,
-    OnPart,
     PolicyWithValue,
     Reference,
     Scores,
@@ -45,7 +43,6 @@ from text2grad.models import (
     on_cpu,
     padding_id,
     policy_config,
-    sample,
     stop_ids,
     with_chat_template,
     with_lora,
@@ -158,8 +155,7 @@ class PreparedRun:
         tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
         self.tokenizer = with_chat_template(tokenizer, recipe)
         if self.toolbox is not None:
-            self._refuse_with_tools()
-            examples, held_out = (list(map(self._with_tools, rows)) for rows in (examples, held_out))
+            examples, held_out = (self._with_tools(rows) for rows in (examples, held_out))
             self.call_end = call_end(self.tokenizer, examples[0])
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
@@ -176,16 +172,14 @@ class PreparedRun:
     def begin(self) -> None:
         """Begin, when all parts are built."""
 
-    def _with_tools(self, example: Example) -> Example:
-        """Return an example whose prompt has the schemas of the tools."""
-        return replace(example, meta={**example.meta, "tools": self.toolbox.schemas}) if self.toolbox else example
-
-    def _refuse_with_tools(self) -> None:
-        """Refuse what tools cannot work with."""
+    def _with_tools(self, examples: Sequence[Example]) -> list[Example]:
+        """Return examples whose prompts have the schemas of the tools; refuse what tools cannot work with."""
         if self.recipe.rollout.engine != "hf" and self.recipe.engine.tensor_parallel_size > 1:
             raise ConfigError("tools need engine.tensor_parallel_size = 1: processes have different numbers of calls")
         if format_of(self.tokenizer, self.recipe.model.prompt_format) == "plain":
             raise ConfigError("tools need prompts in a chat template: take a chat model, and no plain prompt_format")
+        tools = {"tools": self.toolbox.schemas if self.toolbox else []}
+        return [replace(example, meta={**example.meta, **tools}) for example in examples]
 
     def with_environments(self, critiques: Sequence[Critique]) -> list[Critique]:
         """Return critiques of the responses that were sampled last, each merged with what its environment said."""
@@ -312,23 +306,6 @@ class PreparedRun:
         """Yield the policy with whole weights, to sample from; sharded weights are gathered on all devices."""
         with nullcontext() if self.sharding is None else self.sharding.gathered(self.model):
             yield self.model.policy
-
-    def sample_policy(
-        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: OnPart, groups: Sequence[Hashable] = ()
-    ) -> list[tuple[int, ...]]:
-        """Return the policy's responses to prompts by uniform numbers, [B, T]; `on_part` gets each batch's at once."""
-        with self.whole_policy() as policy:
-            return sample(
-                policy,
-                prompts,
-                uniforms,
-                eos_ids=self.eos_ids,
-                pad_id=self.pad_id,
-                temperature=self.recipe.rollout.temperature,
-                rows_at_once=self.sizes.rows_at_once,
-                on_part=on_part,
-                groups=groups,
-            )
 
     @torch.no_grad()
     def move_teacher(self) -> None:
