@@ -60,6 +60,7 @@ def test_the_text_and_the_ids_behind_a_call_are_those_of_the_template(name: str)
         assert whole.endswith(end + behind)
         own = made(whole, add_special_tokens=False)["input_ids"]
         assert tuple(own[-len(ids) :]) == ids
+        assert made.decode(list(ids)) == behind
         assert text.strip() in behind or '"' in behind  # some templates trim it, some quote it
 
 
