@@ -264,6 +264,23 @@ def test_nothing_of_a_request_is_logged(
     assert "".join(capfd.readouterr()) == ""
 
 
+def test_a_kept_critique_that_is_damaged_and_a_full_disk_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(HeldCritic(), tmp_path) as server:
+        assert post(server, {"prompt": "Well?", "text": "so"})[0] == 200
+        server.queue.critic.known = dict.fromkeys(server.queue.critic.known, 7)
+        status, answer, _ = post(server, {"prompt": "Well?", "text": "so"})
+        assert (status, "kept.jsonl" in answer["error"]["what"]) == (500, True)
+
+        def full(path: Path, records: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("text2grad.critics.cached.append_records", full)
+        status, answer, _ = post(server, {"prompt": "Well?", "text": "more"})
+        assert (status, "No space left on device" in answer["error"]["what"]) == (502, True)
+
+
 def test_an_address_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     with served(HeldCritic(), tmp_path) as server:
         with pytest.raises(ConfigError, match=r"cannot listen on 127.0.0.1:\d+: .*; choose another --listen"):

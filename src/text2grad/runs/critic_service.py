@@ -114,7 +114,7 @@ class CritiqueQueue:
         """Return critiques or refusals; where a call for several fails, each is judged alone: one may be the cause."""
         try:
             return self.critic([example for example, _ in asked], [response for _, response in asked])
-        except (Text2GradError, RuntimeError, MemoryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  whoever waits gets an answer
             if len(asked) > 1:
                 return [outcome for each in asked for outcome in self._outcomes([each])]
             return [Refusal(502, str(error), "the critic", "mend the critic, or leave this response out")]
@@ -210,7 +210,8 @@ class _Connection(BaseHTTPRequestHandler):
             body = self._body()
             self._refuse_strangers()
             self._send(200, self.server.answer(body))
-        except Refusal as refusal:
+        except Text2GradError as error:
+            refusal = error if isinstance(error, Refusal) else Refusal(500, str(error), "the service", "mend it there")
             self._send(refusal.status, refusal.answer, refusal.headers)
 
     def _body(self) -> bytes:
