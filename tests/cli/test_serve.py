@@ -1,6 +1,7 @@
 """`text2grad serve`: which critic a name is, the address and its token, and a service that is killed."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -56,6 +57,7 @@ def test_a_critic_in_python_with_the_settings_of_rewards(
     answer, token = serve(name, "--tokenizer", "policy", "--set", "reward.positive=2.0", "--out", "kept")
     assert (answer["rewards"], token) == ([0.0, 2.0, 2.0, -0.5], b"")
     assert len((tmp_path / "kept" / "critiques.jsonl").read_text().splitlines()) == 2  # each line begins with its end
+    assert (tmp_path / "kept" / ".lock").read_text() == str(os.getpid())
     shown = capsys.readouterr().out
     assert "kept/critiques.jsonl, 0 critiques" in shown
     assert re.search(r"ask +POST http://127\.0\.0\.1:[1-9]\d*/v1/critique   \(Ctrl-C ends\)", shown)
@@ -87,6 +89,15 @@ def test_a_directory_is_a_reward_model(serve: Callable[..., Any], tmp_path: Path
     assert len(answer["rewards"]) == len(IDS)
     identity = json.loads((tmp_path / "runs" / "serve" / "critic.json").read_bytes())
     assert (identity["critic"], identity["format"]["max_new_tokens"]) == ("model", 24)
+
+
+@pytest.mark.usefixtures("serve")
+def test_a_reward_model_on_a_server_keeps_its_answers_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    critics: list[Any] = []
+    monkeypatch.setattr(CriticServer, "serve_forever", lambda server: critics.append(server.queue.critic.critic))
+    words = ["critic:org/model", "--set", "critic.kind=server", "--out", "kept", "--listen", "127.0.0.1:0"]
+    assert main(["serve", *words]) == 0
+    assert critics[0].path == Path("kept/critic/server.sqlite")
 
 
 def test_kept_critiques_are_of_one_critic(serve: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

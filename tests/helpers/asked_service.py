@@ -72,7 +72,10 @@ def post(
 def asking(server: CriticServer) -> Iterator[Callable[..., Future[tuple[int, dict[str, Any], Mapping[str, str]]]]]:
     """Yield a function that posts in the background, a text to the prompt "Well?", and returns the future answer."""
     with ThreadPoolExecutor(64) as pool:
-        yield lambda text, **more: pool.submit(post, server, {"prompt": "Well?", "text": text, **more})
+        try:
+            yield lambda text, **more: pool.submit(post, server, {"prompt": "Well?", "text": text, **more})
+        finally:
+            server.queue.critic.critic.free.set()  # a test that fails does not wait for its held critic
 
 
 def waits_for(condition: Callable[[], object]) -> None:

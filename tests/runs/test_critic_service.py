@@ -206,8 +206,8 @@ def test_strangers_are_refused_before_their_request_is_read(tmp_path: Path) -> N
     good = {"prompt": "Well?", "text": "so"}
     critic = HeldCritic()
     with served(critic, tmp_path, token="my secret") as server:
-        for sent in ({}, {"Authorization": "Bearer my secre"}, {"Authorization": "my secret"}, {"Authorization": "ü"}):
-            status, answer, headers = post(server, b"{", **sent)
+        for sent in ("Bearer my secre", "Bearer my secrets", "my secret", "ü", None):
+            status, answer, headers = post(server, b"{", **({} if sent is None else {"Authorization": sent}))
             assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
             assert answer["error"]["what"] == "the token is missing or wrong"
         assert critic.calls == []
@@ -261,7 +261,8 @@ def test_nothing_of_a_request_is_logged(
         with pytest.raises(ConnectionError):
             post(server, {}, Authorization="Bearer my secret")
     assert [record.getMessage() for record in caplog.records] == ["a request ended in KeyError"]
-    assert "".join(capfd.readouterr()) == ""
+    lines = "".join(capfd.readouterr()).splitlines()  # of the log, where a command has set it up before
+    assert [line for line in lines if not line.endswith("  a request ended in KeyError")] == []
 
 
 def test_a_kept_critique_that_is_damaged_and_a_full_disk_are_told(
