@@ -246,7 +246,12 @@ class Rollout:
         return sum(len(given.ids) for given in self.given)
 
     def sampled_turns(self) -> list[tuple[int, ...]]:
-        """Return the sampled ids of each turn; a turn without ids, which has no text either, is left out."""
+        """Return the sampled ids of each turn; a turn without ids, which has no text either, is left out.
+
+        Example:
+            >>> Rollout(Example(""), (1,), (5, 6, 7), "", True, given=(Given(2, (8,)), Given(3, (9,)))).sampled_turns()
+            [(5, 6), (7,)]
+        """
         places = [0, *(given.place for given in self.given), len(self.response_ids)]
         return [self.response_ids[start:stop] for start, stop in pairwise(places) if start < stop]
 

@@ -122,6 +122,7 @@ def turns_to_json(response: str) -> dict[str, Any]:
     """Return the turns of a `Conversation` as JSON data under "turns", without what is empty; nothing of a plain text.
 
     Example:
+        >>> from text2grad.types import Turn
         >>> turns_to_json(Conversation([Turn("user", "Hi"), Turn("assistant", "", sampled=True)]))
         {'turns': [{'role': 'user', 'text': 'Hi'}, {'role': 'assistant', 'text': '', 'sampled': True}]}
     """
