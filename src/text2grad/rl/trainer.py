@@ -74,11 +74,9 @@ class Text2GradTrainer(TrainingLoop):
         return rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques, batch)
 
     @phase("score")
-    def advantages(
-        self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None = None
-    ) -> Advantages:
+    def advantages(self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None) -> Advantages:
         """Return advantages over value function (GAE) or group, with those of a self-teacher, whitened; and returns."""
-        ppo = self.recipe.ppo
+        ppo, mask = self.recipe.ppo, batch.response_mask
         advantages, returns = advantages_over_baseline(
             ppo,
             rewards,
@@ -89,8 +87,7 @@ class Text2GradTrainer(TrainingLoop):
         )
         advantages = advantages if taught is None else advantages + taught
         if ppo.whiten in ("scale", "full"):
-            add_up, mask = self.accelerator.reduce, batch.response_mask
-            advantages = whiten(advantages, mask, center=ppo.whiten == "full", add_up=add_up)
+            advantages = whiten(advantages, mask, center=ppo.whiten == "full", add_up=self.accelerator.reduce)
         return Advantages(advantages, returns)
 
     def update(self, step: Step) -> None:
