@@ -6,83 +6,71 @@ message, clause by clause, without what is not the user's own word: code, quotat
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
-READ_CHARACTERS, READ_SENTENCES, SENTENCE_CHARACTERS = 4_000, 4, 300  # of a message
-RECENT = 5  # the latest earlier messages of the user, with which a repeat is compared
-SAME_SHARE, SAME_WORDS = 0.6, 2  # a repeat has this share of the words of an earlier message, and at least so many
+READ_CHARACTERS, READ_SENTENCES, SENTENCE_CHARACTERS = 4_000, 2, 300  # of a message
+SAME_SHARE, SAME_WORDS = 0.75, range(2, 40)  # a repeat has this share of an earlier message's words, and so many
 SAME = "repeat: the same words"
 
-# A name, then lines of patterns, of which one must fit a clause. Clauses are in lower case, without apostrophes and
-# without opening words such as "well". <words> are those of `_WORDS`. Questions and orders are read by rules with
-# (asked) alone; those with (message) read the message as a whole.
+# A name, and patterns, of which one fits a clause in lower case, without apostrophes and opening words such as "well".
+# <words> are those of `_WORDS`. Questions and orders are read by rules with (asked), the whole message by (message).
 _RULES = r"""
-none: own slip
-    ^(?:a )?typo$|^i forgot\b|^my (?:bad|mistake|typo)\b
-complaint: scolds (asked)
-    ^(?:ugh+|wtf|seriously|come on|argh+|meh|yikes)$|^(?:stop|quit) \w+ing\b|\bthanks for nothing\b
+none: own slip  ^(?:a )?typo$|^i forgot\b|^my (?:bad|mistake|typo)\b
+complaint: scolds (asked)  ^(?:ugh+|wtf|seriously|come on|argh+|meh|yikes)$|^(?:stop|quit) \w+ing\b
+    \bthanks for nothing\b
     ^(?:are|do|did|can|have|could) you (?:even|actually|really) (?:read|listen|understand|look|try)
     ^are you (?:kidding|serious|dumb|stupid|broken)\b|^why (?:do|are|did) you (?:always|keep|still|even)\b
-complaint: not wanted
-    \b<not> (?:at all |really )?what i\b|^im <very>(?:disappointed|frustrated|annoyed)
+complaint: not wanted  \b<not> (?:at all |really )?what i\b|^im <very>(?:disappointed|frustrated|annoyed)
     ^i (?:really )?(?:<not> (?:really )?like|hate) (?:it|this|that|the|your|how)\b
     \b(?:version|one|answer|draft) (?:was|were) better$
-complaint: does not work
-    \b<not> (?:even |really |seem to |actually )*(?:work|compil|run|help(?!ful)|make (?:any )?sense|exist)
-    ^nothing happen|\bmakes? (?:no|zero) sense\b|^(?:still )?(?:the )?same (?:error|problem)|^traceback\b
-    ^(?:now |still )*im? (?:now |still )*(?:get|got|getting|keep getting|see) .*(?:error|exception)\b
+complaint: does not work  ^(?:<it> |i )?still <not>\b|^nothing happen
+    ^(?:\w+ ){0,3}<not> (?:even |really |seem to |actually )*(?:work|compil|run|help(?!ful)|make (?:any )?sense|exist)
+    \bmakes? (?:no|zero) sense\b|^(?:still )?(?:the )?same (?:error|problem)
+    ^traceback\b|^(?:now |still )*im? (?:now |still )*(?:get|got|getting|keep getting|see) .*(?:error|exception)\b
     ^(?:<it> )?(?:still |just |always )*(?:crash|freez|hang)e?s\b|^<it> (?:gives|throws|raises|fails|breaks)\b
-complaint: what you did
-    <you>(?:ignor|delet|remov|broke|lost|skipp|left out|cut|stopp|repeat|invent|hallucinat|made .* up$)
-    <you><not> (?:answer|read|listen|follow|understand|finish)
-complaint: poor
-    ^<is> <very><bad>\b|^(?:what a )?<very><bad>(?: <thing>)?$|^(?:<is> )?<very>too \w+
-    \b(?:not|isnt|wasnt) (?:that |at all |even )*<very><good>\b|\bsounds like an? (?:robot|machine|advert|textbook)\b
+complaint: what you did  <you><not> (?:answer|read|listen|follow|understand|finish)
+    <you>(?:were )?(?:ignor|delet|remov|broke|lost|skipp|left out|cut|stopp|repeat|invent|hallucinat|made .* up$)
+complaint: poor  ^<is> <very><bad>\b|^(?:what a )?<very><bad>(?: <thing>)?$|^(?:<is> )?<very>too \w+
+    (?<!im )\b(?:not|isnt|wasnt) (?:that |at all |even )*<very><good>\b|\bsounds like an? (?:robot|machine|advert)\b
     ^(?:the|your) (?:\w+ ){1,2}(?:is|are|was|were) (?:still |all )*(?:dead|broken|missing|empty|off|gone|blank)$
     ^(?:(?:the|your) \w+|it|that|this) (?:leaves out|misses|lacks|omits|ignores|contradicts|has nothing to do with)\b
-repeat: again (asked)
-    ^(?:\w+ )?(?:(?:try|do|say|write|answer|tell|run)(?: it| that| this| me)? )?<again>(?: please)?$
-    ^(?:regenerate|retry|redo)\b|^(?:ill |i )?(?:ask|repeat)(?: again| once more)?$|^my question (?:was|is)\b
-    ^i (?:already )?asked (?:if|who|what|when|where|why|how)\b|^answer(?: (?:my|the) question)?$
+repeat: again (asked)  ^(?:\w+ )?(?:try|do|say|write|answer|tell|run)(?: it| that| this| me)? <again>(?: please)?$
+    ^<again> please$|^(?:regenerate|retry|redo)(?: it| that| this)?$|^(?:ill |i )(?:ask|repeat)(?: again| once more)?$
+    ^my question (?:was|is)\b|^again:|^i (?:already )?asked (?:if|who|what|when|where|why|how)\b
+    ^answer(?: (?:my|the) question)?$
 correction: no (message)
     ^(?:no|nope|nah)\b(?!\W+(?:problem|worries|idea|thanks|thank|need|rush|matter|more|complaints?|doubt|one)\b)
-correction: meant
-    (?<!what )\bi (?:actually |really |only |just |clearly |never |already )*(?:meant|wanted)(?! to\b)
+correction: meant  ^i (?:actually |really |only |just |clearly |never |already )*(?:meant|wanted)(?! to\b)
     \bi (?:never |already |clearly )?(?:was (?:asking|talking) about|asked (?:for|about|you)|said|told you|specified)\b
     \bi did(?:nt| not) (?:say|mean|ask|want|write)\b
-correction: wrong
-    ^(?:<wrong>|not (?:quite|exactly|really))$|^(?:<is>|youre|you are) <very><wrong>\b|\bis off$
-    ^<it> <not> (?:look |seem |sound )?<very>(?:right|correct|true|accurate)\b
+correction: wrong  ^(?:<wrong>|not (?:quite|exactly|really))$|^(?:<is>|youre|your|you are) <very><wrong>\b(?! to\b)
+    \b(?:is|are|was|were) (?:<wrong>|off)$|^<it> <not> (?:look |seem |sound )?<very>(?:right|correct|true|accurate)\b
     ^(?:close|almost)$|\bexcept (?:that|for)\b
-correction: should be
-    ^(?:they|there|s?he|<it>) (?:should|must|needs? to|has to|was supposed to) (?:be|have been)\b(?! able)
-    ^<it> (?:should|must|needs? to|has to|was supposed to) (?:return|say|read|end|start|begin)\b
+correction: should be  ^(?:they|s?he|it|that) (?:should|was supposed to|ought to) (?:be|have been)\b(?! able)
+    ^(?:it|that|this) (?:should|must|needs? to|has to|was supposed to) (?:return|say|read|end|start|begin)\b
 correction: mistake
     <you>(?:got|mix|confus|misunderst|misread|misspel|mistook|miss|forg[eo]t|used the wrong|miscount|miscalculat|swapp)
     \b(?:theres|there (?:is|are)|i (?:see|found|spotted|noticed)|you made|you have|contains?|has) <very>(?:\w+ )?<slip>
-    ^<slip> in\b|^correction$|\bre.?read\b|^(?:look|check|count) (?:\w+ )*again$
+    ^<slip> in (?:your|the|line)\b|^correction$|^(?:revise|correct|fix) your (?:answer|code|response)\b|\bre.?read\b
+    ^(?:look|check|count) (?:\w+ )*again$
 correction: not this
-    ^not (?!yet|sure|now|bad|today|much|really|necessarily)(?:the |an? |in |on |by )?[\w.]+(?: \w+)?$
+    ^not (?!yet|sure|now|right|bad|today|much|really|necessarily)(?:the |an? |in |on |by )?[\w.]+(?: \w+)?$
 correction: in fact (asked)
     ^(?:actually|in fact) (?:its|the|that|this|it|he|she|they|there|my|your|\w+ (?:is|was|are|were))\b
-    ^(?:it|he|she|they|that|there|this)s? (?:is|are|was|were)(?:nt| not)\b
-    ^(?:was|were|should)nt (?:it|that|he|she|they)\b
-thanks: thanks
+    ^(?:it|s?he|that|this)s? (?:is|are|was|were)(?:nt| not)\b|^(?:was|were|should)nt (?:it|that|he|she|they)\b
+thanks: thanks  \bthank you enough\b
     ^(?:\w+ )?(?:many )?(?:thanks?|thx|tnx|ty|cheers)\b(?!(?: you)? (?:letter|card|note|speech|e?mail|in adv))
-    \bthank you enough\b
-thanks: praise
-    ^(?:<is>|youre|you are) <very>(?:<good>|right|correct|best|life ?saver|genius|star)(?: now| indeed)?$|\bnailed\b
-    ^(?:\w+ )?<fine>$|^(?:what an? )?(?:\w+ )?<good> <thing>$|^(?:much|so|way|very|really) <good>$
+thanks: praise  ^(?:<is>|youre|you are) <very>(?:<good>|right|correct|best|life ?saver|genius|star)(?: now| indeed)?$
+    \bnailed\b|^(?:\w+ )?<fine>$|^(?:what an? )?(?:\w+ )?<good> <thing>$|^(?:much|so|way|very|really) <good>$
     ^(?:well done|not bad|spot on)\b
-thanks: a good word (message)
-    ^<good>\W*$
+thanks: a good word (message)  ^<good>\W*$
 thanks: works
     ^(?:<it> )?(?:finally |now |all )*(?:works|worked|fixed it|solved it|did it|did the trick|helped|helps)(?: \w+)?$
 thanks: likes
-    \b(?:love|like|adore)d? (?:it|this|that)\b|\b(?:lov|lik|ador)ed (?:the|your)\b|\bappreciate\b
-    \bwhat i (?:needed|wanted|was (?:looking|hoping) for)$|^i (?:finally |now )?(?:get|understand) it\b
-    \bmakes (?:\w+ )?sense\b
+    ^(?:i|my \w+) (?:really |just |absolutely )?(?:lov|lik|ador)(?:e|ed|es) (?:it|this|that|the \w+ you|your)\b
+    ^(?:i )?(?:really )?appreciate\b|^love (?:it|this|that)\b|\bwhat i (?:needed|wanted|was (?:looking|hoping) for)$
+    ^i (?:finally |now )?(?:get|understand) it\b|\bmakes (?:\w+ )?sense\b
+none: goes on (message)  ^\W*(?:please )?(?:continue|keep|go on|more|next|another|proceed)\b
 """
 _IT = r"it|that|this|(?:the|your) \w+(?: \w+)?"
 _FINE = "perfect|awesome|excellent|amazing|brilliant|fantastic|wonderful|superb|incredible|flawless"
@@ -98,7 +86,7 @@ _WORDS = {
     "wrong": "wrong|incorrect|false|inaccurate|untrue|mistaken|not (?:quite )?(?:right|correct|true|accurate)",
     "again": "again|over|once more|one more time",
     "slip": r"(?:error|mistake|typo|bug)s?\b",
-    "you": r"\byou (?:have |ve |are |re |just |also |still |only |keep |kept |always |completely |simply )*",
+    "you": r"^you (?:have |ve |are |re |just |also |still |only |keep |kept |always |completely |simply )*",
     "not": "(?:does|do|did|wo|is|was|ca|has|have)(?:nt| not)|not|never|cannot",
 }
 _QUOTED = re.compile(
@@ -106,11 +94,11 @@ _QUOTED = re.compile(
 )
 _GIVEN = re.compile(  # behind the colon stands what others said, or a text to work on
     r"^[^:]{0,200}\b(?:translate|summari[sz]e|classify|fix|correct|edit|proofread|rewrite|rephrase|paraphrase|continue|"
-    r"reply|analy[sz]e|convert|review|following|says?|said|shouts?|writes?|wrote|asks?)\b[^:]{0,100}:(?=\s)"
+    r"reply|analy[sz]e|convert|review|following|says?|said|shouts?|writes?|wrote|asks?|this)\b[^:]{0,100}:(?=\s)"
 )
 _REPLY = re.compile(r"^\W*(?:no|nope|nah|yes|yeah|yep|thats (?:right|correct)|correct|right|exactly)\b\W*")
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
-_CLAUSE = re.compile(r"[,;:.!?…()]+(?:\s+|$)|\s+[-–—]+\s+|\b(?:but|though|however)\b")
+_CLAUSE = re.compile(r"[,;:.!?…()]+(?:\s+|$)|\s+[-–—]+\s+|\b(?:but(?! not)|though|however)\b")
 _OPENING = re.compile(
     r"^(?:(?:h+m+|u[hm]+|oh|ah|well|ok|okay|so|and|yes|yeah|yep|sorry|hey|wow|(?:ha)+|lol|please|now|then|"
     r"unfortunately|i (?:think|believe|guess|fear))\b\s*)+"
@@ -118,46 +106,33 @@ _OPENING = re.compile(
 _OTHERS = re.compile(r"^(?:he|she|they|my \w+|an? \w+|someone|people) (?:said|says?|told|thinks?|claims?|wrote)\b")
 _ORDER = re.compile(
     r"^(?:how|what(?! an? )|who|whom|whose|when|where|why|which|can|could|would|will|is|are|do|does|did|should|shall|"
-    r"may|write|make|give|create|translate|summari[sz]e|explain|list|tell|show|add|draw|generate|find|compare|describe|"
-    r"suggest|help|fix|classify|rewrite|convert|next|in the next|lets?|pretend|continue|imagine|name|plan)\b"
+    r"if|may|suppose|assume|write|make|give|create|translate|summari[sz]e|explain|list|tell|show|add|draw|draft|plan|"
+    r"find|compare|describe|suggest|help|fix|use|include|expand|combine|classify|rewrite|convert|generate|pretend|"
+    r"(?:in the )?next|lets?|continue|imagine|name)\b"
 )
-_SMALL = frozenset(
-    "a an the of in on at to for from by with is are was were be s do does did can could would will you i me my we us "
-    "it this that these those and or but so if then as please just again once more ok now what how who which".split()
+_SMALL = re.compile(  # words that do not tell two requests apart
+    r"\b(?:an?|the|of|in|on|at|to|for|from|by|with|is|are|was|were|be|s|do|does|did|can|could|would|will|you|i|me|my|we|"
+    r"us|it|this|that|these|those|and|or|but|so|if|then|as|please|just|again|once|more|ok|now|what|how|who|which)\b"
 )
 
 
-class Rule(NamedTuple):
-    """One way in which people say what they think of an answer.
-
-    Attributes:
-        name: the kind, and a name of its own: "complaint: poor".
-        reads: "" for statements, "asked" for questions and orders, too, "message" for the message as a whole.
-        pattern: what fits.
-    """
-
-    name: str
-    reads: str
-    pattern: re.Pattern[str]
-
-
-def _rules() -> Iterator[Rule]:
-    for name, reads, lines in re.findall(r"^(\w+: [\w ]+?)(?: \((\w+)\))?\n((?: +.*\n)+)", _RULES, re.MULTILINE):
+def _rules() -> Iterator[tuple[str, str, re.Pattern[str]]]:
+    for name, reads, lines in re.findall(r"(?m)^(\w+: [\w ]+?)(?: \((\w+)\))?(?:  |\n +)(.*\n(?: +.*\n)*)", _RULES):
         pattern = "|".join(map(str.strip, lines.splitlines()))
-        yield Rule(name, reads, re.compile(re.sub("<([a-z]+)>", lambda word: f"(?:{_WORDS[word[1]]})", pattern)))
+        yield name, reads, re.compile(re.sub("<([a-z]+)>", lambda word: f"(?:{_WORDS[word[1]]})", pattern))
 
 
 RULES = tuple(_rules())
-"""The rules in the order in which they are tried; the first that fits a message counts."""
+"""Name, what it reads, and pattern of each rule in the order in which they are tried; the first that fits counts."""
 
 
-def rule_of(message: str, asked: Sequence[str] = (), answer: str = "") -> str:
+def rule_of(message: str, asked: str = "", answer: str = "") -> str:
     """Return the name of the rule by which a message is feedback on the answer before it; "" if it is none.
 
     Args:
         message: the user's words.
-        asked: the earlier messages of the user.
-        answer: what the message follows; behind a question, "no" is a reply.
+        asked: the message of the user before.
+        answer: what stands between the two; behind a question, "no" is a reply.
 
     Example:
         >>> rule_of("No, I meant the band."), rule_of("No, add the times.", answer="Shall I add restaurants?")
@@ -168,32 +143,28 @@ def rule_of(message: str, asked: Sequence[str] = (), answer: str = "") -> str:
     text = _REPLY.sub("", text) if answer.rstrip().endswith("?") else text
     clauses = list(_clauses(text))
     for name, reads, pattern in RULES:
-        behind = "" if name.startswith("thanks") else "behind"  # a request that ends with thanks praises nothing
+        behind = "behind" if name.startswith("correction") else ""  # a request that ends with thanks praises nothing
         read = [clause for clause, state in clauses if state in ("", behind) or reads]
         if any(map(pattern.search, [text] if reads == "message" else read)):
             return "" if name.startswith("none") else name
-    own, earlier = _words(message), map(_words, asked[-RECENT:])
-    same = any(own <= words and len(own) >= max(SAME_WORDS, SAME_SHARE * len(words)) for words in earlier)
-    return SAME if same else ""
+    own, words = _beginnings(message), _beginnings(asked)
+    return SAME if own <= words and len(own) in SAME_WORDS and len(own) >= SAME_SHARE * len(words) else ""
 
 
 def _clauses(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the clauses of a text; "asked" marks questions and orders, "behind" what follows them.
-
-    They lack their opening words. What others said is left out.
-    """
+    """Yield the clauses of a text without opening words: "asked" marks questions and orders, "behind" what follows."""
     behind = ""
     for sentence in _SENTENCE.split(text)[:READ_SENTENCES]:
-        for part in filter(str.strip, _CLAUSE.split(sentence[:SENTENCE_CHARACTERS])):
-            clause = _OPENING.sub("", part.strip()) or part.strip()
+        for part in filter(None, map(str.strip, _CLAUSE.split(sentence[:SENTENCE_CHARACTERS]))):
+            clause = _OPENING.sub("", part) or part
             if _OTHERS.match(clause):
                 break
-            asked = sentence.endswith("?") or _ORDER.match(clause)
+            asked = _ORDER.match(clause) or (sentence.endswith("?") and sentence.rstrip("?").endswith(part))
             yield clause, "asked" if asked else behind
             behind = "behind" if asked else behind
 
 
-def _words(text: str) -> set[str]:
-    """Return the beginnings of the words of a text, without the commonest ones, and its numbers."""
-    words = re.findall(r"\w+", text[:READ_CHARACTERS].lower())
-    return {word if word.isdigit() else word[:4] for word in words if word not in _SMALL}
+def _beginnings(text: str) -> set[str]:
+    """Return the numbers of a text, and the beginnings of its words without the commonest ones."""
+    words = re.findall(r"\d+|\w\w+", _SMALL.sub(" ", text[:READ_CHARACTERS].lower()))
+    return {word if word.isdigit() else word[:4] for word in words}
