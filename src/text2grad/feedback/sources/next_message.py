@@ -43,9 +43,8 @@ correction: no (message)
 correction: meant  ^i (?:actually |really |only |just |clearly |never |already )*(?:meant|wanted)(?! to\b)
     \bi (?:never |already |clearly )?(?:was (?:asking|talking) about|asked (?:for|about|you)|said|told you|specified)\b
     \bi did(?:nt| not) (?:say|mean|ask|want|write)\b
-correction: wrong  ^(?:<wrong>|not (?:quite|exactly|really))$|^(?:<is>|youre|your|you are) <very><wrong>\b(?! to\b)
-    \b(?:is|are|was|were) (?:<wrong>|off)$|^<it> <not> (?:look |seem |sound )?<very>(?:right|correct|true|accurate)\b
-    ^(?:close|almost)$|\bexcept (?:that|for)\b
+correction: wrong  ^(?:<wrong>|close|almost|not (?:quite|really))$|^(?:<is>|youre|your|you are) <very><wrong>\b(?! to\b)
+    \b(?:is|are|was|were) (?:<wrong>|off)$|^<it> <not> (?:\w+ )?<very>(?:right|correct|true)\b|\bexcept (?:that|for)\b
 correction: should be  ^(?:they|s?he|it|that) (?:should|was supposed to|ought to) (?:be|have been)\b(?! able)
     ^(?:it|that|this) (?:should|must|needs? to|has to|was supposed to) (?:return|say|read|end|start|begin)\b
 correction: mistake
@@ -116,14 +115,11 @@ _SMALL = re.compile(  # words that do not tell two requests apart
 )
 
 
-def _rules() -> Iterator[tuple[str, str, re.Pattern[str]]]:
-    for name, reads, lines in re.findall(r"(?m)^(\w+: [\w ]+?)(?: \((\w+)\))?(?:  |\n +)(.*\n(?: +.*\n)*)", _RULES):
-        pattern = "|".join(map(str.strip, lines.splitlines()))
-        yield name, reads, re.compile(re.sub("<([a-z]+)>", lambda word: f"(?:{_WORDS[word[1]]})", pattern))
-
-
-RULES = tuple(_rules())
-"""Name, what it reads, and pattern of each rule in the order in which they are tried; the first that fits counts."""
+RULES = [
+    (name, reads, re.compile(re.sub("<([a-z]+)>", lambda word: f"(?:{_WORDS[word[1]]})", re.sub("\n +", "|", lines))))
+    for name, reads, lines in re.findall(r"(?m)^(\w+: [\w ]+?)(?: \((\w+)\))?(?:  |\n +)(.*(?:\n +.*)*)", _RULES)
+]
+"""Name, what it reads, and pattern of each rule, in the order in which they are tried; the first that fits counts."""
 
 
 def rule_of(message: str, asked: str = "", answer: str = "") -> str:

@@ -8,6 +8,7 @@ from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback.record_files import Entry, Object, read_each, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import ADDED, NO_PLACE, Item, Meaning, Options, Row, Source
+from text2grad.feedback.sources.conversations import read_conversations
 from text2grad.feedback.sources.mqm import gather_mqm, read_mqm
 from text2grad.feedback.sources.qa_feedback import read_qa_feedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
@@ -17,6 +18,9 @@ from text2grad.types import Example
 SOURCES: dict[str, Source] = {  # readers by the names that `text2grad feedback import` knows
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS, labels=True),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
+    "conversations": Source(
+        "chats: what the user says next, as feedback in words", read_conversations, ("outcome",), True, private=True
+    ),
     "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
     "argilla": Source(
@@ -48,7 +52,7 @@ def read_source(
         ConfigError: if a setting has an unknown value.
     """
     options = Options(columns or {}, labels or {})
-    return [item.made for item in read_items(path, format, options, split=split)]
+    return [item.made for item in read_items(path, format, options, split=split) if item.made is not None]
 
 
 def read_items(
