@@ -35,9 +35,9 @@ complaint: poor  ^<is> <very><bad>\b|^(?:what a )?<very><bad>(?: <thing>)?$|^(?:
     ^(?:the|your) (?:\w+ ){1,2}(?:is|are|was|were) (?:still |all )*(?:dead|broken|missing|empty|off|gone|blank)$
     ^(?:(?:the|your) \w+|it|that|this) (?:leaves out|misses|lacks|omits|ignores|contradicts|has nothing to do with)\b
 repeat: again (asked)  ^(?:\w+ )?(?:try|do|say|write|answer|tell|run)(?: it| that| this| me)? <again>(?: please)?$
-    ^<again> please$|^(?:regenerate|retry|redo)(?: it| that| this)?$|^(?:ill |i )(?:ask|repeat)(?: again| once more)?$
-    ^my question (?:was|is)\b|^again:|^i (?:already )?asked (?:if|who|what|when|where|why|how)\b
-    ^answer(?: (?:my|the) question)?$
+    ^(?:<again> please|once more|one more time)$|^(?:regenerate|retry|redo)(?: it| that| this)?$
+    ^my question (?:was|is)\b|^i (?:already )?asked (?:if|who|what|when|where|why|how)\b
+    ^answer(?: (?:my|the) question)?$|^(?:ill |i )(?:ask|repeat)(?: again| once more)?$
 correction: no (message)
     ^(?:no|nope|nah)\b(?!\W+(?:problem|worries|idea|thanks|thank|need|rush|matter|more|complaints?|doubt|one)\b)
 correction: meant  ^i (?:actually |really |only |just |clearly |never |already )*(?:meant|wanted)(?! to\b)
@@ -107,7 +107,7 @@ _ORDER = re.compile(
     r"^(?:how|what(?! an? )|who|whom|whose|when|where|why|which|can|could|would|will|is|are|do|does|did|should|shall|"
     r"if|may|suppose|assume|write|make|give|create|translate|summari[sz]e|explain|list|tell|show|add|draw|draft|plan|"
     r"find|compare|describe|suggest|help|fix|use|include|expand|combine|classify|rewrite|convert|generate|pretend|"
-    r"(?:in the )?next|lets?|continue|imagine|name)\b"
+    r"(?:in the )?next|lets?|continue|imagine|name|sort|shorten|change|remove|improve|answer)\b"
 )
 _SMALL = re.compile(  # words that do not tell two requests apart
     r"\b(?:an?|the|of|in|on|at|to|for|from|by|with|is|are|was|were|be|s|do|does|did|can|could|would|will|you|i|me|my|we|"

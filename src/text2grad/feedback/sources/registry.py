@@ -18,13 +18,13 @@ from text2grad.types import Example
 SOURCES: dict[str, Source] = {  # readers by the names that `text2grad feedback import` knows
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS, labels=True),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
-    "conversations": Source(
-        "chats: what the user says next, as feedback in words", read_conversations, ("outcome",), True, private=True
-    ),
     "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
     "argilla": Source(
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
+    ),
+    "conversations": Source(
+        "chats: what the user says next, as feedback in words", read_conversations, ("outcome",), True, private=True
     ),
 }
 
