@@ -76,10 +76,13 @@ def test_the_next_message_of_the_user_is_the_critique_of_an_answer(tmp_path: Pat
         {"conversation": CHAT, "language": "English", "turn": 2},
         {"prompt": [ASK], "completion": [SYDNEY, WRONG]},
         {"prompt": CHAT},
-        {"prompt": "Capital of Australia?", "messages": CHAT},  # UltraChat's prompt is the first message once more
         {"messages": [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in CHAT]},
         sharegpt(("human", ASK["content"]), ("gpt", "Sydney."), ("human", WRONG["content"])),
         {"messages": [ASK, {"role": "assistant", "content": None, "refusal": "Sydney."}, WRONG]},
+        {  # as in UltraChat the prompt is the first message once more
+            "prompt": "Capital of Australia?",
+            **sharegpt(("human", ASK["content"]), ("gpt", "Sydney."), ("human", WRONG["content"])),
+        },
     ],
 )
 def test_the_forms_of_chats_are_read_alike(tmp_path: Path, record: dict[str, Any]) -> None:

@@ -114,6 +114,7 @@ def test_every_rule_fits_its_examples_and_no_rule_above_does() -> None:
         "Is it good or bad?",
         "First sentence. Second sentence. That's wrong.",  # the third
         "x" * 5_000 + " That's wrong.",
+        "A tale of a king, " * 20 + "that's wrong.",  # far in a sentence
         "Danke!",
     ],
 )
