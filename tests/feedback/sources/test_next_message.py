@@ -138,6 +138,7 @@ def test_a_repeat_has_at_least_three_quarters_of_the_words_before_and_no_others(
     assert rule_of("heavy stones", asked) == ""  # 2 of 4
     assert rule_of("sort four heavy green stones", asked) == ""
     assert rule_of("Sort 4 stones", "Sort 5 stones") == ""
+    assert rule_of("Sort stones 12345", "Sort stones 12346") == ""  # numbers count as a whole
     assert rule_of("stones", "stones") == ""  # a single word is a command rather than a question
     assert rule_of("heavy stones", "heavy stones") == SAME
     many = " ".join(f"{letter}{other}xy" for letter in "abcdefg" for other in "abcdef")  # 42 words
