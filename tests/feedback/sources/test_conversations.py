@@ -118,6 +118,17 @@ def test_calls_of_tools_their_results_and_thoughts_stay_in_the_prompt(tmp_path: 
     assert item.losses == (Loss(WORDS_ONLY, "message 8"), Loss(THOUGHTS, "message 8"))
 
 
+def test_older_calls_and_empty_messages_are_read_and_the_prompt_can_be_read_again(tmp_path: Path) -> None:
+    old = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
+    empty = {"role": "assistant", "content": None}
+    made = annotations(tmp_path, {"messages": [ASK, empty, ASK, old, {**RESULT, "role": "function"}, SYDNEY, WRONG]})
+    write_annotations(tmp_path / "out.jsonl", made)
+    (example,) = read_examples(tmp_path / "out.jsonl")
+    assert [message.get("content") for message in example.prompt] == [  # type: ignore[union-attr]
+        *(ASK["content"], "", ASK["content"], None, "Sydney")
+    ]
+
+
 def test_every_answer_that_is_left_out_is_counted_with_its_message(tmp_path: Path) -> None:
     more = {"role": "user", "content": "And of Chad?"}
     assert items(tmp_path, {"messages": [ASK, SYDNEY, more, {"role": "assistant", "content": " "}, WRONG, SYDNEY]}) == [
