@@ -141,6 +141,7 @@ def test_every_answer_that_is_left_out_is_counted_with_its_message(tmp_path: Pat
         Item(None, (Loss(NO_FEEDBACK, "message 3"),))
     ]
     assert items(tmp_path, {"messages": [ASK]}) == []
+    assert read_source(written(tmp_path, {"messages": [ASK, SYDNEY]}), format="conversations") == []
     assert items(tmp_path, {"messages": [ASK, SYDNEY, {"role": "user", "content": ""}]})[0].losses[0][0] == NO_FEEDBACK
 
 
