@@ -1,7 +1,7 @@
 """The next message of a user as feedback: what each rule reads, and how often the rules are right on messages by hand.
 
-`next_messages.tsv` has 200 messages with what was asked before, the answer (or its gist), and a label. One person wrote
-and labelled them before making the rules, shuffled them, and tuned the rules on the first hundred alone (and, for their
+`next_messages.tsv` has 200 messages with what was asked before, the answer (or its gist), and a label. The author
+of the rules wrote and labelled them before, shuffled them, and tuned the rules on the first hundred alone (and, for
 precision, on public chats of ShareGPT). The labels say what a message tells about the answer:
 
     repeat      the same request again, or an order to try again
