@@ -102,6 +102,7 @@ def test_every_rule_fits_its_examples_and_no_rule_above_does() -> None:
         "No problem, go on",
         "I meant to ask who came.",
         "He said that's wrong.",
+        "My boss says the sums are wrong, and I must pay.",
         "If the sum is wrong, what then?",
         "Translate this: That's wrong.",
         'And what does "that is wrong" mean',

@@ -152,7 +152,7 @@ def _clauses(text: str) -> Iterator[tuple[str, str]]:
     behind = ""
     for sentence in _SENTENCE.split(text)[:READ_SENTENCES]:
         for part in filter(None, map(str.strip, _CLAUSE.split(sentence[:SENTENCE_CHARACTERS]))):
-            clause = _OPENING.sub("", part) or part
+            clause = _OPENING.sub("", part)
             if _OTHERS.match(clause):
                 break
             asked = _ORDER.match(clause) or (sentence.endswith("?") and sentence.rstrip("?").endswith(part))
