@@ -11,7 +11,7 @@ from text2grad.errors import DataError
 from text2grad.files import published, to_json, write_atomically
 from text2grad.rl import run_log as runlog
 from text2grad.rl.run_log import RunLog
-from text2grad.types import Conversation, Critique, Example, Given, Rollout, Span, Turn
+from text2grad.types import Critique, Example, Rollout, Span
 
 
 @pytest.fixture
@@ -340,19 +340,6 @@ def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> No
         "the weights or the number of threads or processes changed. Resume with the same, or remove 000003-*.json "
         "there to ask the critic again."
     )
-
-
-def test_critiques_of_a_conversation_belong_to_all_of_its_turns(log: RunLog) -> None:
-    def talk(answer: str) -> list[Rollout]:
-        call = ({"name": "look", "arguments": {"n": 1}},)
-        said = [Turn("assistant", "look", True, "", call), Turn("tool", answer), Turn("assistant", "so", True)]
-        return [Rollout(Example("q"), (1,), (2, 3), Conversation(said), False, given=(Given(1, (9,)),))]
-
-    critiques = [Critique("wrong", (Span(4, 6, "negative"),))]
-    log.keep_critiques(3, 0, talk("Lyon"), critiques, {})
-    assert log.kept_critiques(3, 0, talk("Lyon")) == (critiques, {})
-    with pytest.raises(DataError, match="critiques of other responses"):
-        log.kept_critiques(3, 0, talk("Nice"))  # the same words of the policy, about another answer
 
 
 def test_a_critique_is_needed_for_each_response_to_be_kept(log: RunLog) -> None:

@@ -29,7 +29,6 @@ from .records import (
     critique_to_json as critique_to_json,
     read_annotations as read_annotations,
     read_critique_records as read_critique_records,
-    turns_to_json as turns_to_json,
     write_annotations as write_annotations,
 )
 from .sources import read_source as read_source

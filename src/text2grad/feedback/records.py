@@ -14,9 +14,8 @@ parts of the critique beside "response".
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -38,7 +37,7 @@ from text2grad.feedback.record_files import (
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
 from text2grad.files import json_lines, write_files
-from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status
+from text2grad.types import LABELS, Critique, Example, Span, Status
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
@@ -50,11 +49,12 @@ _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and sp
 
 
 class Annotation(NamedTuple):
-    """A response and its critique."""
+    """A response and its critique; `line` has further keys of its line in a file, or a chat in place of the prompt."""
 
     prompt: str
     response: str
     critique: Critique
+    line: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +118,6 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
     return Critique(read.feedback, (*own, *read.spans), read.outcome, status, (*unmatched, *read.unmatched))
 
 
-def turns_to_json(response: str) -> dict[str, Any]:
-    """Return the turns of a `Conversation` as JSON data under "turns", without what is empty; nothing of a plain text.
-
-    Example:
-        >>> from text2grad.types import Turn
-        >>> turns_to_json(Conversation([Turn("user", "Hi"), Turn("assistant", "", sampled=True)]))
-        {'turns': [{'role': 'user', 'text': 'Hi'}, {'role': 'assistant', 'text': '', 'sampled': True}]}
-    """
-    turns = []
-    for turn in response.turns if isinstance(response, Conversation) else ():
-        named = {each.name: getattr(turn, each.name) for each in fields(turn)}
-        named["tool_calls"] = json.loads(json.dumps(turn.tool_calls, default=str), parse_constant=str)  # NaN: a word
-        turns.append({name: part for name, part in named.items() if part or name in ("role", "text")})
-    return {"turns": turns} if isinstance(response, Conversation) else {}
-
-
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
     """Write annotations as JSON lines, atomically.
 
@@ -145,7 +129,8 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     """Return an annotation as JSON data; `read_critique_records` reads it."""
-    return {**annotation._asdict(), "critique": critique_to_json(annotation.critique)}
+    own = {"prompt": annotation.prompt, "response": annotation.response}
+    return {**own, "critique": critique_to_json(annotation.critique), **(annotation.line or {})}
 
 
 def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annotation]:

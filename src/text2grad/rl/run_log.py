@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.feedback import critique_from_json, critique_to_json, turns_to_json
+from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import readable, to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
@@ -127,7 +127,7 @@ class RunLog:
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
             sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if ids else {}
-            responses.append({**_said(rollout.response), **sampled, "critique": critique_to_json(critique)})
+            responses.append({"response": rollout.response, **sampled, "critique": critique_to_json(critique)})
         path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
         write_atomically(path, to_json({"random": states, "responses": responses}))
 
@@ -155,18 +155,13 @@ class RunLog:
             return None
         own = [rows[row] for row in mine]
         where = self.directory / "critiques"
-        responses = [rollout.response for rollout in rollouts]
-        kept_responses = [{name: record[name] for name in ("response", "turns") if name in record} for record in own]
-        if kept_responses != list(map(_said, responses)):
+        if [record["response"] for record in own] != [rollout.response for rollout in rollouts]:
             raise DataError(
                 f"{where} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 f"weights or the number of threads or processes changed. Resume with the same, or remove "
                 f"{step:06d}-*.json there to ask the critic again."
             )
-        critiques = [
-            critique_from_json(record["critique"], response, where=str(where))
-            for record, response in zip(own, responses, strict=True)
-        ]
+        critiques = [critique_from_json(r["critique"], r["response"], where=str(where)) for r in own]
         return critiques, kept[rank]["random"] if rank in kept else None
 
     def kept_samples(self, step: int, rank: int, count: int) -> Samples | None:
@@ -211,11 +206,6 @@ class RunLog:
     def _critique_files(self, step: int) -> list[Path]:
         """Return the files of critiques of a step, one for each process that kept some."""
         return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
-
-
-def _said(response: str) -> dict[str, Any]:
-    """Return a response as JSON data, of a conversation with its turns."""
-    return {"response": response, **turns_to_json(response)}
 
 
 def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
