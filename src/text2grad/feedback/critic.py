@@ -7,6 +7,9 @@ All code calls a critic through `ask`, which makes a `Critique` of whatever the 
     text                the same as JSON, in any form; a text without quotes is words only, and its δ is 0
     (number, text)      the text, and an outcome for the whole response
     number              the outcome alone: one number per response, as in RLHF
+
+A critic of conversations gets each as a `Conversation`. Its spans and quotes name turns, and only turns that the policy
+wrote: any other span or quote is counted as unmatched. Critics see no thoughts, unless they are asked to.
 """
 
 import math
@@ -20,6 +23,7 @@ from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
+from text2grad.feedback.turns import in_turns, spans_with_thoughts, without_thoughts
 from text2grad.feedback.user_code import described
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span, Status
@@ -50,7 +54,14 @@ def check_examples(critic: Critic, examples: Sequence[Example]) -> None:
         check(examples)
 
 
-def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match) -> list[Critique]:
+def ask(
+    critic: Critic,
+    examples: Sequence[Example],
+    responses: Sequence[str],
+    *,
+    match: Match,
+    prompt_end: str | None = "",
+) -> list[Critique]:
     """Return the critic's critiques, checked against their responses.
 
     A critique with a span beyond the response, or with an outcome that is not finite, is no error: it gets the status
@@ -61,14 +72,17 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
         examples: the task instances.
         responses: one per example.
         match: how quotes in the texts of critiques are found: "exact" or "normalized".
+        prompt_end: the end of what stands before each text of the policy, which may open a thought. Thoughts are hidden
+            from the critic, unless it is None; spans are those of the responses with them.
 
     Raises:
         CriticError: if the critic raises an error, or returns a wrong number or type of critiques.
     """
     name = getattr(critic, "__name__", type(critic).__name__)
+    shown = [without_thoughts(response, prompt_end) for response in responses]
     try:
         with kept_process(f"critic {name}"):
-            answers = critic(examples, list(responses))
+            answers = critic(examples, list(shown))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, and a cancelled task
@@ -85,12 +99,14 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
             f"critic {name} returned {len(answers)} critiques for {len(responses)} responses; one each is needed"
         )
     checked, odd = [], []
-    for number, (answer, response) in enumerate(zip(answers, responses, strict=True), start=1):
+    for number, (answer, response, seen) in enumerate(zip(answers, responses, shown, strict=True), start=1):
         where = f"for response {number} of {len(responses)}"
-        critique = _critique(answer, response, match=match, name=f"critic {name} returned {where}")
-        if problem := _problem(critique, response):
+        critique = _critique(answer, seen, match=match, name=f"critic {name} returned {where}")
+        if problem := _problem(critique, seen):
             odd.append(f"{where}: {problem}")
             critique = Critique(critique.feedback, status="unparsable")
+        if seen is not response:
+            critique = replace(critique, spans=spans_with_thoughts(response, critique.spans, prompt_end))
         checked.append(critique)
     if odd:
         more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
@@ -100,7 +116,7 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
 
 def _problem(critique: Critique, response: str) -> str:
     """Return why a critique cannot be used; empty if it can."""
-    beyond = next((span for span in critique.spans if span.end > len(response)), None)
+    beyond = next((span for span in critique.spans if span.turn is None and span.end > len(response)), None)
     if beyond is not None:
         return f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
     if critique.outcome is not None and not abs(critique.outcome) <= LARGEST_OUTCOME:
@@ -112,8 +128,10 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
     """Return what a critic gave for a response as a critique with numbers of Python; refuse other kinds."""
     if isinstance(answer, Critique):
         _refuse_types(answer, name)
-        spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's, for example
-        return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome))
+        given = (replace(span, start=int(span.start), end=int(span.end)) for span in answer.spans)  # NumPy's numbers
+        spans, odd = in_turns(response, given)
+        unmatched = (*answer.unmatched, *odd) if odd else answer.unmatched
+        return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome), unmatched=unmatched)
     if isinstance(answer, Mapping):
         answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}
         return locate_critique(parse_critique_object(answer), response, match=match)

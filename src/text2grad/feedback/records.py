@@ -10,6 +10,9 @@ always has the same type, so that `datasets` loads the file:
 ("good_spans", "poor_spans", ...) instead of, or beside, spans; the text that a critic wrote; in a line of a file, the
 parts of the critique beside "response".
 
+A span of a conversation has its "turn", an index into "turns", which stand beside the response: {"role": ..., "text":
+..., "sampled": true, ...} with the fields of `Turn`. "response" is then what the policy wrote, turn after turn.
+
 "ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
@@ -36,8 +39,9 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
+from text2grad.feedback.turns import sampled_texts, spans_with_thoughts, turns_to_json, without_thoughts
 from text2grad.files import json_lines, write_files
-from text2grad.types import LABELS, Critique, Example, Span, Status
+from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
@@ -81,11 +85,16 @@ def critique_to_json(critique: Critique) -> dict[str, Any]:
     """Return a critique as JSON data."""
     return {
         "feedback": critique.feedback,
-        "spans": [{"start": span.start, "end": span.end, "label": span.label} for span in critique.spans],
+        "spans": list(map(_span_to_json, critique.spans)),
         "outcome": critique.outcome,
         "status": critique.status,
         "unmatched": list(critique.unmatched),
     }
+
+
+def _span_to_json(span: Span) -> dict[str, Any]:
+    turn = {} if span.turn is None else {"turn": span.turn}
+    return {"start": span.start, "end": span.end, "label": span.label, **turn}
 
 
 def critique_from_json(given: Any, response: str, *, where: str, match: Match = "exact") -> Critique:
@@ -128,15 +137,17 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     """Return an annotation as JSON data; `read_critique_records` reads it."""
-    return {**annotation._asdict(), "critique": critique_to_json(annotation.critique)}
+    turns = {"turns": turns} if (turns := turns_to_json(annotation.response)) else {}
+    return {**annotation._asdict(), **turns, "critique": critique_to_json(annotation.critique)}
 
 
-def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annotation]:
+def read_annotations(path: str | Path, *, to_encode: bool = False, prompt_end: str | None = None) -> list[Annotation]:
     """Return the annotations of a file.
 
     Args:
         path: the file.
         to_encode: the texts are for a tokenizer; halves of surrogate pairs are refused.
+        prompt_end: as in `without_thoughts`, by which the annotations lose thoughts and spans in them.
 
     Raises:
         DataError: if the file cannot be read or has no records, or a line is no annotation; a prompt may be empty, but
@@ -145,9 +156,14 @@ def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annot
     annotations = []
     for record in read_critique_records(path, require_prompt=True):
         if to_encode:
-            texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
+            whole = record.response.text if isinstance(record.response, Conversation) else record.response
+            texts = {"prompt": record.prompt, "response": whole, "feedback": record.critique.feedback}
             refuse_half_pairs(record.where, **texts)
-        annotations.append(Annotation(record.prompt, record.response, record.critique))
+        response, critique = without_thoughts(record.response, prompt_end), record.critique
+        if response is not record.response:
+            spans = spans_with_thoughts(record.response, critique.spans, prompt_end, back=True)
+            critique = replace(critique, spans=spans)
+        annotations.append(Annotation(record.prompt, response, critique))
     return annotations
 
 
@@ -188,7 +204,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     """
     if "response" not in record:
         raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
-    response = optional(record, "response", where, is_text, "must be a text;")
+    response = _response(record, where)
     prompt = optional(record, "prompt", where, is_prompt, "is text or a list of chat messages,", "")
     if (given := record.get("critique")) is None:
         given = {key: record[key] for key in BESIDE if key in record}
@@ -200,6 +216,21 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     return CritiqueRecord(
         number, where, Example(prompt).prompt_text, response, critique, None if ids is None else tuple(ids)
     )
+
+
+def _response(record: Object, where: str) -> str:
+    """Return the response of a record, a `Conversation` if it has turns."""
+    response: str = optional(record, "response", where, is_text, "must be a text;")
+    if not (given := record.get("turns")):
+        return response
+    try:
+        whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls", ()))}) for turn in given])
+        fits = bool(whole.text) and whole == response
+    except (AttributeError, TypeError) as error:
+        raise bad_record(where, f'"turns" is a list of {{"role": ..., "text": ..., ...}}: {error}') from error
+    if not fits:
+        raise bad_record(where, f'"response" is what is sampled of "turns", {shown(str(whole))}, got {shown(response)}')
+    return whole
 
 
 def _refuse_lost_values(given: Object, where: str) -> None:
@@ -229,9 +260,15 @@ def _is_offsets(entry: Any) -> bool:
 
 def _span(entry: Any, response: str, where: str) -> Span:
     """Return the span of an entry with offsets; a quote beside them must stand there."""
-    place, quote, label = place_of(entry), None, None
+    place, quote, label, turn = place_of(entry), None, None, None
     if isinstance(entry, dict):
         quote, label = _quote(entry), entry.get("label")
+        if (texts := sampled_texts(response)) and (turn := entry.get("turn")) is not None:
+            if type(turn) is not int or turn not in texts:
+                raise bad_record(
+                    where, f"a span is in turn {shown(turn)}; the policy wrote {', '.join(map(str, texts))}"
+                )
+            response = texts[turn]
     elif len(entry) == 3:
         label = entry[2]
     if place is None or label not in LABELS:
@@ -243,7 +280,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
         place = stands
     if not 0 <= place[0] <= place[1] <= len(response):
         raise bad_record(where, f"span {span} does not lie in the response, which has {len(response)} characters")
-    return Span(*place, label)
+    return Span(*place, label, turn)
 
 
 def _quote(entry: Object) -> str | None:
