@@ -37,10 +37,7 @@ class CriticConfig(Section):
     """Stop the run when a larger share of the last critiques (100 or one batch) could not be read."""
 
     def asking(self, tokenizer: Any = None, prompts: Iterable[Sequence[int]] = ()) -> dict[str, Any]:
-        """Return how `ask` asks the critic about responses to some prompts, whose ids may all end with an open thought.
-
-        `prompts` without end in common, or none, open no thought.
-        """
+        """Return how `ask` asks the critic about responses to prompts, whose ids may all end with an open thought."""
         columns = zip(*(ids[:-25:-1] for ids in prompts), strict=False)  # from the last ids on
         common = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
         end = str(tokenizer.decode(common[::-1])) if common else ""

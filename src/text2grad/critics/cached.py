@@ -6,17 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.feedback import (
-    Critic,
-    Match,
-    ask,
-    critique_from_json,
-    critique_to_json,
-    digest_of_examples,
-    turns_to_json,
-    without_thoughts,
-)
-from text2grad.files import append_records, appended_records, to_json
+from text2grad.feedback import Critic, Match, ask, content_of, critique_from_json, critique_to_json, digest_of_examples
+from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
 from text2grad.types import Critique, Example
 
@@ -81,11 +72,7 @@ class CachedCritic:
         return critiques
 
     def _key(self, example: Example, response: str) -> str:
-        text, seen = f"{example.prompt_text}\0{response}", without_thoughts(response, self.how["prompt_end"])
-        if seen is not response:
-            text += f"\0{seen}"
-        if turns := turns_to_json(response):  # the policy's words alone do not tell what they answer
-            text += f"\0{to_json(turns).decode()}"
+        text = f"{example.prompt_text}\0{content_of(response, self.how['prompt_end'])}"
         if example.reference is not None or example.tests is not None or example.meta:  # a critic may judge by them
             text += f"\0{digest_of_examples([example])}"
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

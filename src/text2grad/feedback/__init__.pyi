@@ -40,11 +40,11 @@ from .spans import (
 )
 from .splits import hold_out as hold_out, split_by_prompt as split_by_prompt
 from .turns import (
+    content_of as content_of,
     flat_spans as flat_spans,
     in_turns as in_turns,
     numbered as numbered,
-    spans_with_thoughts as spans_with_thoughts,
-    turns_to_json as turns_to_json,
+    with_thoughts as with_thoughts,
     without_thoughts as without_thoughts,
 )
 from .user_code import described as described, load_callable as load_callable

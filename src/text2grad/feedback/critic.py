@@ -8,8 +8,8 @@ All code calls a critic through `ask`, which makes a `Critique` of whatever the 
     (number, text)      the text, and an outcome for the whole response
     number              the outcome alone: one number per response, as in RLHF
 
-A critic of conversations gets each as a `Conversation`. Its spans and quotes name turns, and only turns that the policy
-wrote: any other span or quote is counted as unmatched. Critics see no thoughts, unless they are asked to.
+Of several turns a response is a `Conversation`. Spans and quotes of it name turns that the policy wrote; any other one
+is unmatched.
 """
 
 import math
@@ -23,7 +23,7 @@ from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
-from text2grad.feedback.turns import in_turns, spans_with_thoughts, without_thoughts
+from text2grad.feedback.turns import in_turns, with_thoughts, without_thoughts
 from text2grad.feedback.user_code import described
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span, Status
@@ -55,12 +55,7 @@ def check_examples(critic: Critic, examples: Sequence[Example]) -> None:
 
 
 def ask(
-    critic: Critic,
-    examples: Sequence[Example],
-    responses: Sequence[str],
-    *,
-    match: Match,
-    prompt_end: str | None = "",
+    critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match, prompt_end: str | None = ""
 ) -> list[Critique]:
     """Return the critic's critiques, checked against their responses.
 
@@ -72,8 +67,8 @@ def ask(
         examples: the task instances.
         responses: one per example.
         match: how quotes in the texts of critiques are found: "exact" or "normalized".
-        prompt_end: the end of what stands before each text of the policy, which may open a thought. Thoughts are hidden
-            from the critic, unless it is None; spans are those of the responses with them.
+        prompt_end: the end of what stands before each text of the policy, which may open a thought. Critics see no
+            thoughts unless it is None; spans are those of the responses with them.
 
     Raises:
         CriticError: if the critic raises an error, or returns a wrong number or type of critiques.
@@ -106,7 +101,7 @@ def ask(
             odd.append(f"{where}: {problem}")
             critique = Critique(critique.feedback, status="unparsable")
         if seen is not response:
-            critique = replace(critique, spans=spans_with_thoughts(response, critique.spans, prompt_end))
+            critique = replace(critique, spans=tuple(with_thoughts(critique.spans, response, prompt_end)))
         checked.append(critique)
     if odd:
         more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
@@ -131,7 +126,7 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
         given = (replace(span, start=int(span.start), end=int(span.end)) for span in answer.spans)  # NumPy's numbers
         spans, odd = in_turns(response, given)
         unmatched = (*answer.unmatched, *odd) if odd else answer.unmatched
-        return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome), unmatched=unmatched)
+        return replace(answer, spans=spans, outcome=_number(answer.outcome), unmatched=unmatched)
     if isinstance(answer, Mapping):
         answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}
         return locate_critique(parse_critique_object(answer), response, match=match)

@@ -39,7 +39,7 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
-from text2grad.feedback.turns import sampled_texts, spans_with_thoughts, turns_to_json, without_thoughts
+from text2grad.feedback.turns import in_turns, sampled_texts, turns_to_json, with_thoughts, without_thoughts
 from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
 
@@ -85,16 +85,14 @@ def critique_to_json(critique: Critique) -> dict[str, Any]:
     """Return a critique as JSON data."""
     return {
         "feedback": critique.feedback,
-        "spans": list(map(_span_to_json, critique.spans)),
+        "spans": [
+            {"start": it.start, "end": it.end, "label": it.label, **({} if it.turn is None else {"turn": it.turn})}
+            for it in critique.spans
+        ],
         "outcome": critique.outcome,
         "status": critique.status,
         "unmatched": list(critique.unmatched),
     }
-
-
-def _span_to_json(span: Span) -> dict[str, Any]:
-    turn = {} if span.turn is None else {"turn": span.turn}
-    return {"start": span.start, "end": span.end, "label": span.label, **turn}
 
 
 def critique_from_json(given: Any, response: str, *, where: str, match: Match = "exact") -> Critique:
@@ -161,8 +159,8 @@ def read_annotations(path: str | Path, *, to_encode: bool = False, prompt_end: s
             refuse_half_pairs(record.where, **texts)
         response, critique = without_thoughts(record.response, prompt_end), record.critique
         if response is not record.response:
-            spans = spans_with_thoughts(record.response, critique.spans, prompt_end, back=True)
-            critique = replace(critique, spans=spans)
+            own = in_turns(record.response, critique.spans)[0]
+            critique = replace(critique, spans=tuple(with_thoughts(own, record.response, prompt_end, back=True)))
         annotations.append(Annotation(record.prompt, response, critique))
     return annotations
 
@@ -224,7 +222,7 @@ def _response(record: Object, where: str) -> str:
     if not (given := record.get("turns")):
         return response
     try:
-        whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls", ()))}) for turn in given])
+        whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls") or ())}) for turn in given])
         fits = bool(whole.text) and whole == response
     except (AttributeError, TypeError) as error:
         raise bad_record(where, f'"turns" is a list of {{"role": ..., "text": ..., ...}}: {error}') from error
@@ -265,9 +263,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
         quote, label = _quote(entry), entry.get("label")
         if (texts := sampled_texts(response)) and (turn := entry.get("turn")) is not None:
             if type(turn) is not int or turn not in texts:
-                raise bad_record(
-                    where, f"a span is in turn {shown(turn)}; the policy wrote {', '.join(map(str, texts))}"
-                )
+                raise bad_record(where, f"a span is in turn {shown(turn)}; the policy wrote the turns {[*texts]}")
             response = texts[turn]
     elif len(entry) == 3:
         label = entry[2]

@@ -110,7 +110,8 @@ def locate_spans(
             spans.update(Span(*listing.quote.widen(finders[turn].text, *it), listing.label, turn) for it in intervals)
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
-    return LocatedSpans(tuple(sorted(in_turns(response, spans)[0])), tuple(listing.told for listing in missed))
+    told = (str(it.text) if it.turn in (None, -1) else f"turn {it.turn}: {it.text}" for it in missed)
+    return LocatedSpans(tuple(sorted(in_turns(response, spans)[0])), tuple(told))
 
 
 def critique_from_text(
@@ -142,8 +143,9 @@ def locate_critique(
 
 
 def count_places(response: str, quote: str) -> int:
-    """Return how many listings of a quote find an occurrence (rules 2 and 3)."""
-    return len(_Finder(response).find(quote))
+    """Return how many listings of a quote find an occurrence (rules 2 and 3); in one turn of a conversation alone."""
+    held = [len(_Finder(text).find(quote)) for text in sampled_texts(response).values() or [response]]
+    return sum(held) if sum(map(bool, held)) == 1 else 0
 
 
 class _Quote(NamedTuple):
@@ -170,11 +172,6 @@ class _Listing(NamedTuple):
     text: str
     turn: int | None
     quote: _Quote
-
-    @property
-    def told(self) -> str:
-        """The text as it is told if it is unmatched."""
-        return str(self.text) if self.turn in (None, -1) else f"turn {self.turn}: {self.text}"
 
 
 def _in_order(

@@ -4,6 +4,7 @@ A thought is what `answer_parts` finds to be reasoning, or what a turn says is i
 it cannot quote it.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from numbers import Integral
@@ -21,15 +22,24 @@ def sampled_texts(response: str) -> dict[int, str]:
     return {number: turn.text for number, turn in enumerate(turns) if turn.sampled}
 
 
-def numbered(conversation: Conversation) -> str:
-    r"""Return the turns between tags that say the number and who spoke.
+def numbered(response: str) -> tuple[str, str]:
+    r"""Return the numbers of the policy's turns, and all turns between tags with number and speaker.
+
+    Of a single response there are no numbers, and its text.
 
     Example:
         >>> numbered(Conversation([Turn("user", "Hi"), Turn("assistant", "Yes?", sampled=True)]))
-        '<turn-0-user>\nHi\n</turn-0-user>\n\n<turn-1-assistant>\nYes?\n</turn-1-assistant>'
+        ('1', '<turn-0-user>\nHi\n</turn-0-user>\n\n<turn-1-assistant>\nYes?\n</turn-1-assistant>')
     """
-    turns = enumerate(conversation.turns)
-    return "\n\n".join(tagged(f"turn-{number}-{turn.role}", turn.text) for number, turn in turns)
+    turns = enumerate(response.turns if isinstance(response, Conversation) else ())
+    tags = [tagged(f"turn-{number}-{turn.role}", turn.text) for number, turn in turns]
+    return ", ".join(map(str, sampled_texts(response))), "\n\n".join(tags) or response
+
+
+def content_of(response: str, prompt_end: str | None = None) -> str:
+    """Return what tells a response from others: its text, and if there is more, its turns and what critics see."""
+    seen, turns = without_thoughts(response, prompt_end), turns_to_json(response)
+    return "\0".join([response, *[seen] * (seen is not response), *map(json.dumps, turns)])
 
 
 def turns_to_json(response: str) -> list[dict[str, Any]]:
@@ -45,14 +55,14 @@ def flat_spans(response: str, spans: Sequence[Span]) -> list[Span]:
     return [replace(span, start=span.start + at, end=span.end + at, turn=None) for span, at in pairs]
 
 
-def in_turns(response: str, spans: Iterable[Span]) -> tuple[list[Span], list[str]]:
+def in_turns(response: str, spans: Iterable[Span]) -> tuple[tuple[Span, ...], list[str]]:
     """Return the spans that lie in turns of the policy, with their turns, and the others in words.
 
     A span of the whole is a piece in each turn that it covers; one that ends after the whole stays as it is. In a
     single response a turn counts for nothing.
     """
     if not isinstance(response, Conversation):
-        return [replace(span, turn=None) for span in spans], []
+        return tuple(replace(span, turn=None) for span in spans), []
     texts, kept, odd = sampled_texts(response), list[Span](), list[str]()
     for span in spans:
         turn = int(span.turn) if isinstance(span.turn, Integral) else -1
@@ -63,7 +73,7 @@ def in_turns(response: str, spans: Iterable[Span]) -> tuple[list[Span], list[str
         else:
             text = response.turns[turn].text if 0 <= turn < len(response.turns) else ""
             odd.append(f"turn {span.turn}: {text[span.start : span.end] or f'{span.start}–{span.end}'}")
-    return kept, odd
+    return tuple(kept), odd
 
 
 def without_thoughts(response: str, prompt_end: str | None = "") -> str:
@@ -85,17 +95,15 @@ def without_thoughts(response: str, prompt_end: str | None = "") -> str:
     return response if turns == response.turns else Conversation(turns)
 
 
-def spans_with_thoughts(
-    response: str, spans: Iterable[Span], prompt_end: str | None, *, back: bool = False
-) -> tuple[Span, ...]:
-    """Return spans of `without_thoughts(response, prompt_end)` as spans of the response; with `back` the other way.
+def with_thoughts(seen: Iterable[Span], response: str, prompt_end: str | None, *, back: bool = False) -> Iterator[Span]:
+    """Yield spans of `without_thoughts(response, prompt_end)` as spans of the response; with `back` the other way.
 
     A span over a thought becomes a piece on each side of it. Spans of a conversation have turns.
     """
     turns = response.turns if isinstance(response, Conversation) else (Turn("", response),)
-    parts = [[(start, end) for start, end in _outside(turn, prompt_end)] for turn in turns]
-    each = (_pieces(span, [(span.turn, *part) for part in parts[span.turn or 0]], back=back) for span in spans)
-    return tuple(piece for pieces in each for piece in pieces)
+    parts = [_outside(turn, prompt_end) for turn in turns]
+    for span in seen:
+        yield from _pieces(span, [(span.turn, *part) for part in parts[span.turn or 0]], back=back)
 
 
 def _seen(turn: Turn, prompt_end: str) -> Turn:

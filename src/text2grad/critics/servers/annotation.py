@@ -24,8 +24,8 @@ from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, R
 from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.critics.servers.templates import Template, outcome_in_words
 from text2grad.errors import RequestError
-from text2grad.feedback import Match, critique_from_text, spans_with_thoughts, without_thoughts
-from text2grad.types import Critique, Example
+from text2grad.feedback import Match, critique_from_text, with_thoughts, without_thoughts
+from text2grad.types import Conversation, Critique, Example
 from text2grad_sandbox import Sandbox, with_names
 
 TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256  # of unit tests
@@ -63,13 +63,13 @@ class Annotator:
         seen = without_thoughts(item.response, self.prompt_end)
         messages = self.template.messages(item.example, seen, feedback=item.feedback, tests=item.tests)
         grounding = item.feedback is not None
-        schema = ResponseFormat("schema", self.template.schema(grounding=grounding))
-        answer = await client.answer(Request(messages, schema))
+        schema = self.template.schema(grounding=grounding, turns=isinstance(seen, Conversation))
+        answer = await client.answer(Request(messages, ResponseFormat("schema", schema)))
         critique = read_answer(answer, lambda text: critique_from_text(text, seen, match=self.match))
         if self.template.is_echo(critique, grounding=grounding):
             raise RequestError("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
         if seen is not item.response:
-            critique = replace(critique, spans=spans_with_thoughts(item.response, critique.spans, self.prompt_end))
+            critique = replace(critique, spans=tuple(with_thoughts(critique.spans, item.response, self.prompt_end)))
         return with_word_of_people(critique, item.feedback, item.outcome), answer
 
 
