@@ -48,6 +48,7 @@ QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", 
 
 BESIDE = ("feedback", "spans", *QUOTES, "outcome")  # parts of a critique that may stand beside the response
 
+_TURN = '{"role": ..., "text": ..., "sampled": ..., ...}'
 _SPAN = 'a span is [start, end, "positive" or "negative"]'
 _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and spans'
 
@@ -223,12 +224,11 @@ def _response(record: Object, where: str) -> str:
         return response
     try:
         whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls") or ())}) for turn in given])
-        fits = bool(whole.text) and whole == response
-    except (AttributeError, TypeError) as error:
-        raise bad_record(where, f'"turns" is a list of {{"role": ..., "text": ..., ...}}: {error}') from error
-    if not fits:
-        raise bad_record(where, f'"response" is what is sampled of "turns", {shown(str(whole))}, got {shown(response)}')
-    return whole
+        if whole.text and whole == response:
+            return whole
+    except (AttributeError, TypeError):
+        pass
+    raise bad_record(where, f'"turns" is a list of {_TURN}, and "response" is what is sampled; got {shown(given)}')
 
 
 def _refuse_lost_values(given: Object, where: str) -> None:

@@ -46,10 +46,7 @@ SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\
 
 
 def critique_prompt(example: Example, response: str) -> str:
-    """Return the prompt of a reward model without chat template: the task's prompt, the response, a line break.
-
-    A conversation, which begins with the task's prompt, is its numbered turns.
-    """
+    """Return the prompt of a reward model without chat template: prompt and response, or turns, and a line break."""
     turns, shown = numbered(response)
     return f"{shown if turns else example.prompt_text + response}\n"
 
