@@ -19,11 +19,11 @@ from dataclasses import replace
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from text2grad.errors import CriticError, Text2GradError, is_out_of_memory
+from text2grad.feedback import turns
 from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
-from text2grad.feedback.turns import in_turns, with_thoughts, without_thoughts
 from text2grad.feedback.user_code import described
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span, Status
@@ -74,7 +74,7 @@ def ask(
         CriticError: if the critic raises an error, or returns a wrong number or type of critiques.
     """
     name = getattr(critic, "__name__", type(critic).__name__)
-    shown = [without_thoughts(response, prompt_end) for response in responses]
+    shown = [turns.without_thoughts(response, prompt_end) for response in responses]
     try:
         with kept_process(f"critic {name}"):
             answers = critic(examples, list(shown))
@@ -101,7 +101,7 @@ def ask(
             odd.append(f"{where}: {problem}")
             critique = Critique(critique.feedback, status="unparsable")
         if seen is not response:
-            critique = replace(critique, spans=tuple(with_thoughts(critique.spans, response, prompt_end)))
+            critique = replace(critique, spans=tuple(turns.with_thoughts(critique.spans, response, prompt_end)))
         checked.append(critique)
     if odd:
         more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
@@ -124,7 +124,7 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
     if isinstance(answer, Critique):
         _refuse_types(answer, name)
         given = (replace(span, start=int(span.start), end=int(span.end)) for span in answer.spans)  # NumPy's numbers
-        spans, odd = in_turns(response, given)
+        spans, odd = turns.in_turns(response, given)
         unmatched = (*answer.unmatched, *odd) if odd else answer.unmatched
         return replace(answer, spans=spans, outcome=_number(answer.outcome), unmatched=unmatched)
     if isinstance(answer, Mapping):

@@ -29,9 +29,9 @@ from itertools import repeat
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
+from text2grad.feedback import turns
 from text2grad.feedback.critique_text import ParsedCritique, Placed, parse_critique
 from text2grad.feedback.normalize import Normalized, normalize, unchanged
-from text2grad.feedback.turns import in_turns, sampled_texts
 from text2grad.feedback.words import inside_word
 from text2grad.types import LABELS, Critique, Label, Span
 
@@ -92,7 +92,7 @@ def locate_spans(
     check_known("match", match, get_args(Match))
     check_known("occurrences", occurrences, get_args(Occurrences))
     finders: _Finders = {None: _Finder(response, match)}
-    finders |= {turn: _Finder(text, match) for turn, text in sampled_texts(response).items()}
+    finders |= {turn: _Finder(text, match) for turn, text in turns.sampled_texts(response).items()}
     groups: dict[tuple[int | None, str], list[_Listing]] = {}
     spans: set[Span] = set()
     missed: list[_Listing] = []
@@ -111,7 +111,7 @@ def locate_spans(
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
     told = (str(it.text) if it.turn in (None, -1) else f"turn {it.turn}: {it.text}" for it in missed)
-    return LocatedSpans(tuple(sorted(in_turns(response, spans)[0])), tuple(told))
+    return LocatedSpans(tuple(sorted(turns.in_turns(response, spans)[0])), tuple(told))
 
 
 def critique_from_text(
@@ -144,7 +144,7 @@ def locate_critique(
 
 def count_places(response: str, quote: str) -> int:
     """Return how many listings of a quote find an occurrence (rules 2 and 3); in one turn of a conversation alone."""
-    held = [len(_Finder(text).find(quote)) for text in sampled_texts(response).values() or [response]]
+    held = [len(_Finder(text).find(quote)) for text in turns.sampled_texts(response).values() or [response]]
     return sum(held) if sum(map(bool, held)) == 1 else 0
 
 
