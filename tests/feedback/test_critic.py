@@ -506,6 +506,8 @@ def test_a_critic_sees_no_thoughts_and_its_spans_are_those_of_the_response_with_
     shown = ask(critic, EXAMPLES, thoughts, match="exact", prompt_end=None)
     assert seen[2:] == thoughts
     assert [len(critique.spans) for critique in shown] == [3, 1]  # "Lyon" twice and "Rome"
+    beyond = ask(answering([Critique("", (Span(0, 9, "positive"),))]), EXAMPLES[:1], thoughts[:1], match="exact")
+    assert beyond == [Critique("", status="unparsable")]  # "see Lyon" has 8 characters
 
 
 def test_a_thought_that_the_prompt_opened_and_that_was_cut_is_hidden_from_a_critic_that_is_told_so() -> None:

@@ -424,6 +424,7 @@ def test_a_quote_is_sought_in_the_turn_that_it_names_or_in_the_only_one_that_hol
     named = in_fair({"turn": 3, "quote": "Lyon"}, "turn 1: Lyon", {"Turn": "1", "text": "up"})
     assert named.spans == (Span(5, 7, "negative", 1), Span(8, 12, "negative", 1), Span(3, 7, "negative", 3))
     assert named.unmatched == ()
+    assert in_fair({"turn": 3, "quote": "Lyon"}).spans == (Span(3, 7, "negative", 3),)
     alone = in_fair("Look", "Friday", "Lyon")
     assert alone.spans == (Span(0, 4, "negative", 1),)
     assert alone.unmatched == ("Friday", "Lyon (in turns 1, 3)")
@@ -444,6 +445,12 @@ def test_in_one_turn_quotes_are_shared_as_in_one_response_and_each_turn_for_itse
     assert in_fair(monday, monday, monday).unmatched == ("turn 3: Monday",)
     lyon = [{"turn": 1, "quote": "Lyon", "label": "good"}, {"turn": 3, "quote": "Lyon", "label": "bad"}]
     assert in_fair(*lyon, key="spans").spans == (Span(8, 12, "positive", 1), Span(3, 7, "negative", 3))
+
+
+def test_marks_around_a_quote_are_left_out_if_its_own_turn_has_none() -> None:
+    spoken = Conversation([Turn("assistant", 'see "Lyon"', True), Turn("assistant", "see Lyon", True)])
+    parsed = parse_critique_object({"poor_spans": [{"turn": 1, "quote": '"Lyon"'}]})
+    assert locate_critique(parsed, spoken, match="normalized").spans == (Span(4, 8, "negative", 1),)
 
 
 def test_offsets_of_a_turn_count_in_it_and_offsets_without_one_in_the_whole() -> None:

@@ -98,6 +98,7 @@ def test_conversations_with_equal_words_of_the_policy_differ_by_what_stands_arou
         ("<think>5?</think> 8", "", " 8"),
         ("5?</think> 8", "", " 8"),
         ("5? 8", "", "5? 8"),
+        ("5?</think> 8", THINK, " 8"),
         ("5? 8", THINK, ""),  # cut within the thought that the prompt opened
         ("5? 8", None, "5? 8"),
         ("<think>5?</think> 8", None, "<think>5?</think> 8"),

@@ -111,7 +111,7 @@ def ask(
 
 def _problem(critique: Critique, response: str) -> str:
     """Return why a critique cannot be used; empty if it can."""
-    beyond = next((span for span in critique.spans if span.turn is None and span.end > len(response)), None)
+    beyond = next((span for span in critique.spans if span.end > len(response)), None)
     if beyond is not None:
         return f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
     if critique.outcome is not None and not abs(critique.outcome) <= LARGEST_OUTCOME:
