@@ -516,5 +516,5 @@ def test_special_tokens_in_any_turn_of_a_conversation_are_text() -> None:
     tokenizer = with_special_tokens()
     special = tokenizer.convert_tokens_to_ids("<|end|>")
     spoken = Conversation([Turn("user", "<|end|> dogs:"), Turn("assistant", " a cat", True)])
-    (found,) = critique_prompts(tokenizer, [Example("<|end|> dogs:")], [spoken], "plain")
+    (found,) = critique_prompts(tokenizer, [Example("<|end|> dogs:" * 9)], [spoken], "plain")
     assert special not in found

@@ -270,7 +270,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
 def _turn_of(entry: Any) -> int | None:
     """Return the number of the turn that an object names, -1 if it is none; None without one."""
     given = [number_of(value) for key, value in entry.items() if key.casefold() == "turn" and value is not None]
-    fits = given and is_finite(given[0]) and given[0] == int(given[0]) >= 0
+    fits = given and is_finite(given[0]) and given[0] == int(given[0])
     return int(given[0]) if fits else -1 if given else None
 
 
