@@ -17,7 +17,7 @@ A span of a conversation has its "turn", an index into "turns", which stand besi
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -54,11 +54,12 @@ _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and sp
 
 
 class Annotation(NamedTuple):
-    """A response and its critique."""
+    """A response and its critique; `line` has further keys of its line in a file, or a chat in place of the prompt."""
 
     prompt: str
     response: str
     critique: Critique
+    line: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     """Return an annotation as JSON data; `read_critique_records` reads it."""
     turns = {"turns": turns} if (turns := turns_to_json(annotation.response)) else {}
-    return {**annotation._asdict(), **turns, "critique": critique_to_json(annotation.critique)}
+    own = {"prompt": annotation.prompt, "response": annotation.response, **turns}
+    return {**own, "critique": critique_to_json(annotation.critique), **(annotation.line or {})}
 
 
 def read_annotations(path: str | Path, *, to_encode: bool = False, prompt_end: str | None = None) -> list[Annotation]:
