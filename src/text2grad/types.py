@@ -240,15 +240,10 @@ class Rollout:
                 f"each, got {shown}. Leave out what gives no id, and let `place` count the sampled ids before"
             )
 
-    @property
-    def given_count(self) -> int:
-        """The number of given ids behind the prompt."""
-        return sum(len(given.ids) for given in self.given)
-
     def sampled_turns(self) -> list[tuple[int, ...]]:
-        """Return the sampled ids of each turn; a turn without ids, which has no text either, is left out."""
+        """Return the sampled ids before, between and behind given ids; none where no id was sampled."""
         places = [0, *(given.place for given in self.given), len(self.response_ids)]
-        return [self.response_ids[start:stop] for start, stop in pairwise(places) if start < stop]
+        return [self.response_ids[start:stop] for start, stop in pairwise(places)]
 
 
 def tagged(name: str, text: str) -> str:

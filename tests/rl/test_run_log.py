@@ -2,16 +2,18 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conversations import FAIR
 from text2grad.errors import DataError
 from text2grad.files import published, to_json, write_atomically
 from text2grad.rl import run_log as runlog
 from text2grad.rl.run_log import RunLog
-from text2grad.types import Conversation, Critique, Example, Given, Rollout, Span, Turn
+from text2grad.types import Conversation, Critique, Example, Rollout, Span, Turn
 
 
 @pytest.fixture
@@ -342,19 +344,6 @@ def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> No
     )
 
 
-def test_critiques_of_a_conversation_belong_to_all_of_its_turns(log: RunLog) -> None:
-    def talk(answer: str) -> list[Rollout]:
-        call = ({"name": "look", "arguments": {"n": 1}},)
-        said = [Turn("assistant", "look", True, "", call), Turn("tool", answer), Turn("assistant", "so", True)]
-        return [Rollout(Example("q"), (1,), (2, 3), Conversation(said), False, given=(Given(1, (9,)),))]
-
-    critiques = [Critique("wrong", (Span(4, 6, "negative"),))]
-    log.keep_critiques(3, 0, talk("Lyon"), critiques, {})
-    assert log.kept_critiques(3, 0, talk("Lyon")) == (critiques, {})
-    with pytest.raises(DataError, match="critiques of other responses"):
-        log.kept_critiques(3, 0, talk("Nice"))  # the same words of the policy, about another answer
-
-
 def test_a_critique_is_needed_for_each_response_to_be_kept(log: RunLog) -> None:
     with pytest.raises(ValueError, match="zip"):
         log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES[:1], {})
@@ -374,3 +363,13 @@ def test_critiques_of_the_steps_a_checkpoint_covers_are_forgotten(log: RunLog) -
     ]
     log.forget_critiques(12)
     assert files(log) == {}
+
+
+def test_critiques_of_a_conversation_keep_their_turns_and_belong_to_its_results_too(log: RunLog) -> None:
+    critique = Critique("", (Span(0, 7, "positive", 1), Span(11, 17, "negative", 3)))
+    rollout = Rollout(Example("q"), (1,), (2,), FAIR, False)
+    log.keep_critiques(3, 0, [rollout], [critique], {})
+    assert log.kept_critiques(3, 0, [rollout]) == ([critique], {})
+    other = Conversation([*FAIR.turns[:2], Turn("tool", "Lyon: Monday"), FAIR.turns[3]])
+    with pytest.raises(DataError, match="critiques of other responses"):
+        log.kept_critiques(3, 0, [replace(rollout, response=other)])

@@ -237,7 +237,7 @@ class InTurns(Text2GradTrainer):
         given = tuple(Given(place, (asked * 3)[: 1 + (row + place) % 3]) for place in places)
         cut = replace(rollout, engine_logp=(), given=given)  # in the pass that sampled them nothing was given
         turns = [Turn("user", rollout.example.prompt_text)]
-        for ids in cut.sampled_turns():
+        for ids in filter(None, cut.sampled_turns()):
             text = self.tokenizer.decode(list(ids), skip_special_tokens=True)
             turns += [Turn("assistant", text, sampled=True), Turn("tool", "what it was given")]
         return replace(cut, response=Conversation(turns))

@@ -66,9 +66,7 @@ def _in_whole(span: Span, response: str) -> Span:
     return replace(span, start=start + span.start, end=start + span.end, turn=None)
 
 
-def step_ends(
-    response: str, offsets: Sequence[tuple[int, int]], rule: StepRule, turns: Sequence[int] = ()
-) -> list[int]:
+def step_ends(response: str, offsets: Sequence[Range], rule: StepRule, turns: Sequence[int] = ()) -> list[int]:
     r"""Return the index of the last token of each token's line, sentence or clause, [T].
 
     A token belongs to the step in which it begins, also if it ends in the next one, as `"}\n"` does. White space before

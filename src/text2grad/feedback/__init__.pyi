@@ -29,7 +29,6 @@ from .records import (
     critique_to_json as critique_to_json,
     read_annotations as read_annotations,
     read_critique_records as read_critique_records,
-    turns_to_json as turns_to_json,
     write_annotations as write_annotations,
 )
 from .sources import read_source as read_source
@@ -40,6 +39,14 @@ from .spans import (
     locate_spans as locate_spans,
 )
 from .splits import hold_out as hold_out, split_by_prompt as split_by_prompt
+from .turns import (
+    content_of as content_of,
+    flat_spans as flat_spans,
+    in_turns as in_turns,
+    numbered as numbered,
+    with_thoughts as with_thoughts,
+    without_thoughts as without_thoughts,
+)
 from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote
 from .words import (

@@ -29,6 +29,7 @@ from text2grad.errors import ShapeError
 from text2grad.models import TokenBatch
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
 
+Gamma = float | Tensor  # a discount, or one of what follows each token, [B, T]
 GROUP_EPS = 1e-4  # keeps the division by a deviation near zero finite
 
 
@@ -40,13 +41,7 @@ class Advantages(NamedTuple):
 
 
 def gae(
-    rewards: Tensor,
-    values: Tensor,
-    response_mask: Tensor,
-    *,
-    gamma: float | Tensor,
-    lam: float,
-    bootstrap: Tensor | None = None,
+    rewards: Tensor, values: Tensor, response_mask: Tensor, *, gamma: Gamma, lam: float, bootstrap: Tensor | None = None
 ) -> Advantages:
     """Return GAE advantages and λ-returns.
 
@@ -54,7 +49,7 @@ def gae(
         rewards: r_t, [B, T].
         values: V_ψ(x, y_<t), the value *before* token t is chosen, [B, T]. Zeros for a run without value function.
         response_mask: True on response tokens, right-padded, bool [B, T].
-        gamma: discount γ in [0, 1] of what follows a token; of each token where it is a tensor, [B, T].
+        gamma: discount γ in [0, 1] of what follows a token; of each where it is a tensor, [B, T].
         lam: GAE's λ in [0, 1].
         bootstrap: V_ψ(x, y) after the last token of each response, [B]: the value of going on, for responses that
             the length limit cut. None, or 0, says that the episode ended.
@@ -94,7 +89,7 @@ def group_advantages(
     response_mask: Tensor,
     *,
     group_size: int,
-    gamma: float | Tensor,
+    gamma: Gamma,
     lam: float,
     leave_one_out: bool = False,
     scale: bool = False,
@@ -142,7 +137,7 @@ def group_advantages(
     return Advantages(advantages, returns)
 
 
-def discounts(ppo: PPOConfig, batch: TokenBatch) -> float | Tensor:
+def discounts(ppo: PPOConfig, batch: TokenBatch) -> Gamma:
     """Return the discount of what follows each token, [B, T]: γ, and γ_turn at each turn's last token if it is set.
 
     A turn ends where given ids follow (`TokenBatch.turn_ends`), so γ_turn also stands before the bootstrap of a

@@ -92,7 +92,7 @@ def teacher_rollouts(run: PreparedRun, rollouts: Sequence[Rollout], critiques: S
     told = [with_feedback(r.example, said, chat=chat) for r, said in zip(rollouts, words, strict=True)]
     taught = list(rollouts)
     for row, ids in enumerate(encode_prompts(tokenizer, told, prompt_format=wanted)):
-        length = len(ids) + taught[row].given_count + len(taught[row].response_ids)
+        length = len(ids) + len(taught[row].response_ids) + sum(len(given.ids) for given in taught[row].given)
         if told[row] is not taught[row].example and length <= room:
             taught[row] = replace(taught[row], prompt_ids=ids)
     return taught

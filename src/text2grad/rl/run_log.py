@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.feedback import critique_from_json, critique_to_json, turns_to_json
+from text2grad.feedback import content_of, critique_from_json, critique_to_json
 from text2grad.files import append_records, readable, to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
@@ -153,7 +153,7 @@ class RunLog:
         """
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
-            responses.append({**_said(rollout.response), "critique": critique_to_json(critique)})
+            responses.append({"response": content_of(rollout.response), "critique": critique_to_json(critique)})
         path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
         write_atomically(path, to_json({"random": states, "responses": responses}))
 
@@ -181,18 +181,14 @@ class RunLog:
             return None
         own = [rows[row] for row in mine]
         where = self.directory / "critiques"
-        responses = [rollout.response for rollout in rollouts]
-        kept_responses = [{name: record[name] for name in ("response", "turns") if name in record} for record in own]
-        if kept_responses != list(map(_said, responses)):
+        if [record["response"] for record in own] != [content_of(rollout.response) for rollout in rollouts]:
             raise DataError(
                 f"{where} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 f"weights or the number of threads or processes changed. Resume with the same, or remove "
                 f"{step:06d}-*.json there to ask the critic again."
             )
-        critiques = [
-            critique_from_json(record["critique"], response, where=str(where))
-            for record, response in zip(own, responses, strict=True)
-        ]
+        pairs = zip(own, rollouts, strict=True)
+        critiques = [critique_from_json(record["critique"], it.response, where=str(where)) for record, it in pairs]
         return critiques, kept[rank]["random"] if rank in kept else None
 
     def _kept(self, step: int) -> dict[int, dict[str, Any]]:
@@ -221,11 +217,6 @@ class RunLog:
     def _critique_files(self, step: int) -> list[Path]:
         """Return the files of critiques of a step, one for each process that kept some."""
         return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
-
-
-def _said(response: str) -> dict[str, Any]:
-    """Return a response as JSON data, of a conversation with its turns."""
-    return {"response": response, **turns_to_json(response)}
 
 
 def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
