@@ -179,7 +179,11 @@ class _Talk:
         yield Rollout(self.example, self.prompt, ids, response, self.truncated, logps, tuple(self.given))
 
     def _begin(self, example: Example, prompt: tuple[int, ...]) -> None:
-        """Begin with a prompt, to which an environment may add; refuse one that leaves no room."""
+        """Begin with a prompt, to which an environment may add.
+
+        Raises:
+            DataError: if the environment fails, or leaves no room for a response.
+        """
         run, tools, settings, text = self.run, self.tools, self.run.recipe.rollout, ""
         room = len(prompt) + 2 * settings.max_turns * settings.max_new_tokens
         self.room = min(room, context_of(run.model.policy)) - settings.max_new_tokens

@@ -53,7 +53,11 @@ class Toolbox:
         return {**self.tools, **{name: getattr(environment, name) for name in own}}
 
     def begun(self, example: Example) -> tuple[Any, str]:
-        """Return an environment that begins with a row, and the text that it adds to the last message."""
+        """Return an environment that begins with a row, and the text that it adds to the last message.
+
+        Raises:
+            DataError: if it fails.
+        """
         row = {name: value for name, value in example.meta.items() if name not in ("tools", "chat_template_kwargs")}
         row |= {name: value for name in FIELDS if (value := getattr(example, name)) is not None}
         environment: Any = self.factory and self.factory()
@@ -72,7 +76,11 @@ class Toolbox:
         return Pending(tools.get(call["name"], unknown), call["arguments"])
 
     def judged(self, environment: Any, example: Example, response: Conversation, match: Match) -> Critique:
-        """Return what an environment says of a response: its reward as the outcome, with its feedback."""
+        """Return what an environment says of a response: its reward as the outcome, with its feedback.
+
+        Raises:
+            CriticError: if it fails, or returns something else.
+        """
         name, turns = f"environment {type(environment).__name__}", list(response.starts())
         methods = [getattr(environment, method, None) for method in NO_TOOLS[1:]]
         try:
