@@ -1,4 +1,5 @@
 from .advantages import (
+    Advantages as Advantages,
     advantages_over_baseline as advantages_over_baseline,
     gae as gae,
     group_advantages as group_advantages,
