@@ -125,6 +125,12 @@ def test_a_negative_mark_counts_at_its_first_token_where_the_answer_goes_the_wro
     ]
     assert [span.label for span in cut.critique.spans] == ["negative", "positive", "negative"]
     assert places == [0, 3]
+    assert cut.rollout == own.rollout
+    cut, places = at_forks(tokenizer, own)
+    assert (cut.rollout.response, cut.rollout.response_ids) == (" one", own.rollout.response_ids[:1]), (
+        "no more is taught"
+    )
+    assert places == [0]
     assert at_forks(tokenizer, own._replace(critique=Critique(""))) == (own._replace(critique=Critique("")), [])
 
 
@@ -267,7 +273,7 @@ def test_answers_without_a_mark_are_among_those_of_the_steps_whatever_the_mode(
     for mode in get_args(module.Mode):
         with pytest.raises(Stop):
             give_lesson(run.recipe, tmp_path / "marks.jsonl", mode=mode)
-    marked = [own.rollout.response for own in given]
+    marked = [" one", " red", " two", " bird sleeps"]  # up to the last token with a mark
     assert taken == [[*marked, " cat"], [" cat", " red cat runs"], [*marked, " cat", " red cat runs"]]
 
 

@@ -73,16 +73,23 @@ class Judged(NamedTuple):
 def at_forks(tokenizer: Any, own: Judged) -> tuple[Judged, list[int]]:
     """Return an answer with each negative mark cut to its first token, where it goes the wrong way; and these places.
 
-    What follows in a marked run of words is as likely as before, once the first of them stands there.
+    What follows in a marked run of words is as likely as before, once the first of them stands there; so the answer
+    ends with the last token that has a mark then.
     """
-    offsets, spans, places = policy_offsets(tokenizer, own.rollout.response_ids), list[Span](), set[int]()
-    for span in own.critique.spans:
+    (rollout, critique), offsets = own, policy_offsets(tokenizer, own.rollout.response_ids)
+    spans, places, last = list[Span](), set[int](), -1
+    for span in critique.spans:
         (touched,) = span_tokens(offsets, [span])
         if span.label == "negative" and touched:
+            touched, span = touched[:1], Span(*offsets[touched[0]], "negative")
             places.add(touched[0])
-            span = Span(*offsets[touched[0]], "negative")
         spans.append(span)
-    return own._replace(critique=replace(own.critique, spans=tuple(dict.fromkeys(spans)))), sorted(places)
+        last = max(last, *touched, -1)
+    if 0 <= last < len(offsets) - 1 and critique.outcome is None:
+        ids = rollout.response_ids[: last + 1]
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        rollout = replace(rollout, response_ids=ids, response=text, truncated=True)
+    return Judged(rollout, replace(critique, spans=tuple(dict.fromkeys(spans)))), sorted(places)
 
 
 class LessonTrainer(Text2GradTrainer):
