@@ -14,7 +14,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.models import Scores, collate
 from text2grad.runs import lesson as module
-from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, at_forks, give_lesson
+from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, ReadOnce, at_forks, give_lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
 
@@ -64,6 +64,27 @@ def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_
     assert moved[0, 0] < -0.1  # "one"
     assert moved[1, 0] > 0.1  # "red"
     assert moved[2, 0] < -0.1  # "two"
+
+
+def test_the_reference_reads_the_answers_of_the_steps_once_and_others_when_they_come(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    given = answers(tokenizer)
+    trainer, reads = LessonTrainer(model, tokenizer, given, recipe(tmp_path, model={"lora_r": 0})), list[int]()
+    first = trainer.reference.reference
+    read = first.read
+    first.read = lambda policy, batch: reads.append(len(batch.ids)) or read(policy, batch)
+    trainer.train(after_step=lambda _: None)
+    rollouts = [own.rollout for own in given][::-1]
+    known, before = trainer.score(trainer.collate(rollouts), kl="k1"), list(reads)
+    trainer.reference = first
+    whole = trainer.score(trainer.collate(rollouts), kl="k1")
+    assert before == []
+    assert torch.allclose(known.logp_ref, whole.logp_ref, atol=1e-5)
+    assert (known.logp - known.logp_ref).abs().max() > 0.1, "the policy has moved, and the reference has not"
+    trainer.reference = ReadOnce(first, model, [trainer.collate(rollouts[:2])])
+    reads.clear()
+    trainer.score(trainer.collate(rollouts), kl="k1")
+    assert reads == [4], "two are unknown"
 
 
 def test_a_lesson_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path) -> None:

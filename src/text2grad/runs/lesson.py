@@ -32,7 +32,7 @@ from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
 from text2grad.files import to_json, write_atomically, write_records
-from text2grad.models import Scores, batch_indices, collate, encode_prompts, response_logprobs, stop_ids
+from text2grad.models import Scores, TokenBatch, batch_indices, collate, encode_prompts, response_logprobs, stop_ids
 from text2grad.progress import note
 from text2grad.rl import Advantages, Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
 from text2grad.runs.alternatives import keeps_mark, new_words
@@ -92,6 +92,31 @@ def at_forks(tokenizer: Any, own: Judged) -> tuple[Judged, list[int]]:
     return Judged(rollout, replace(critique, spans=tuple(dict.fromkeys(spans)))), sorted(places)
 
 
+class ReadOnce:
+    """A reference that has read the answers of the steps: their states never change, and cost a third of each step."""
+
+    def __init__(self, reference: Any, policy: Any, batches: Sequence[TokenBatch]) -> None:
+        """Read all answers, in batches that do not depend on the step, so that a resumed run has the same states."""
+        self.reference, self.states = reference, dict[tuple[int, ...], Tensor]()
+        for batch in batches:
+            hidden, self.head = reference.read(policy, batch)
+            lengths = batch.response_lengths.tolist()
+            self.states |= zip(self.rows(batch), hidden.detach().split(lengths), strict=True)
+
+    @staticmethod
+    def rows(batch: TokenBatch) -> list[tuple[int, ...]]:
+        """Return the ids of each row, without padding."""
+        lasts = batch.last_positions().tolist()
+        return [tuple(ids[: last + 1]) for ids, last in zip(batch.ids.tolist(), lasts, strict=True)]
+
+    def read(self, policy: Any, batch: TokenBatch) -> Any:
+        """Return what `Reference.read` does."""
+        rows = self.rows(batch)
+        if all(row in self.states for row in rows):
+            return torch.cat([self.states[row] for row in rows]), self.head
+        return self.reference.read(policy, batch)
+
+
 class LessonTrainer(Text2GradTrainer):
     """Takes its steps on answers that are there already: a step has all those to `rollout.batch_size` prompts."""
 
@@ -107,6 +132,9 @@ class LessonTrainer(Text2GradTrainer):
 
         examples = [own[0].example for own in self.answers.values()]
         super().__init__(policy, critic, examples, recipe, processing_class=tokenizer, **more)
+        with torch.no_grad():
+            batches = [self.collate(own) for own in self.answers.values()]
+            self.reference = ReadOnce(self.reference, self.model.policy, batches)
 
     @phase("rollout")
     def sample(self, early: Any = None) -> list[Rollout]:
