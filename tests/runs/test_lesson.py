@@ -275,7 +275,7 @@ def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_s
     assert all(torch.equal(weights[name], after[name]) for name in weights)
 
 
-def test_answers_without_a_mark_are_among_those_of_the_steps_whatever_the_mode(
+def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_the_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = answers(small_run.critic_tokenizer())
@@ -294,8 +294,8 @@ def test_answers_without_a_mark_are_among_those_of_the_steps_whatever_the_mode(
     for mode in get_args(module.Mode):
         with pytest.raises(Stop):
             give_lesson(run.recipe, tmp_path / "marks.jsonl", mode=mode)
-    marked = [" one", " red", " two", " bird sleeps"]  # up to the last token with a mark
-    assert taken == [[*marked, " cat"], [" cat", " red cat runs"], [*marked, " cat", " red cat runs"]]
+    marked = [" one", " red cat runs", " two", " bird sleeps"]  # up to the last mark; the second has no negative one
+    assert taken == [[*marked, " cat"], [" red cat runs", " cat", " red cat runs"], [*marked, " cat", " red cat runs"]]
 
 
 def test_steps_on_the_alternatives_alone_need_some(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ answers become examples of what the comment wants: positive at the fork, and whe
 The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
 there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0):
 
-    δ_t − β (log π − log π_ref)   at a fork: δ < 0 of a marked token, δ > 0 in its place; 0 after δ/β nats
+    δ_t − β (log π − log π_ref)   where a token is positive; 0 after δ/β nats
     − (log π − log π_ref)         elsewhere, and in answers without a mark, which are evidence that they are good
 """
 
@@ -42,7 +42,7 @@ from text2grad.runs.reports.run_report import side_by_side
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
-Mode = Literal["marks", "alternatives", "both"]  # answers with marks; without; and all
+Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
 TRIES, ROUNDS = 4, 3  # answers with the comment in a prompt; so many rounds of them, until one is acceptable
 KEPT = 2  # acceptable answers to a prompt
@@ -63,6 +63,11 @@ class Judged(NamedTuple):
         return {"prompt": self.rollout.example.prompt_text, "response": self.rollout.response}
 
     @property
+    def blamed(self) -> bool:
+        """Whether it has a negative mark; if not, it is evidence of what is good."""
+        return any(span.label == "negative" for span in self.critique.spans)
+
+    @property
     def asked_again(self) -> Example:
         """The prompt with the comment; with notes on words, which begin with a quotation mark, if there is no other."""
         lines = self.critique.feedback.splitlines()
@@ -73,8 +78,8 @@ class Judged(NamedTuple):
 def at_forks(tokenizer: Any, own: Judged) -> tuple[Judged, list[int]]:
     """Return an answer with each negative mark cut to its first token, where it goes the wrong way; and these places.
 
-    What follows in a marked run of words is as likely as before, once the first of them stands there; so the answer
-    ends with the last token that has a mark then.
+    What follows in a marked run of words is as likely as before, once the first of them stands there; so an answer with
+    such a mark ends with the last token that has one.
     """
     (rollout, critique), offsets = own, policy_offsets(tokenizer, own.rollout.response_ids)
     spans, places, last = list[Span](), set[int](), -1
@@ -85,7 +90,7 @@ def at_forks(tokenizer: Any, own: Judged) -> tuple[Judged, list[int]]:
             places.add(touched[0])
         spans.append(span)
         last = max(last, *touched, -1)
-    if 0 <= last < len(offsets) - 1 and critique.outcome is None:
+    if places and last < len(offsets) - 1 and critique.outcome is None:
         ids = rollout.response_ids[: last + 1]
         text = tokenizer.decode(ids, skip_special_tokens=True)
         rollout = replace(rollout, response_ids=ids, response=text, truncated=True)
@@ -187,14 +192,11 @@ class LessonRun(PolicySampler):
         wanted = [(own, places[0]) for own in self.marked if (places := at_forks(self.tokenizer, own)[1])]
         chosen: dict[tuple[int, ...], list[Judged]] = {}
         for turn in range(ROUNDS):
-            missing = [pair for pair in wanted if pair[0].rollout.prompt_ids not in chosen for _ in range(TRIES)]
-            asked, begun = (
-                [own.asked_again for own, _ in missing],
-                [own.rollout.response_ids[:at] for own, at in missing],
-            )
-            tries = self(asked, seed=self.recipe.run.seed + TRIES_SEED, step=turn, begun=begun) if asked else []
-            for first in range(0, len(tries), TRIES):
-                own, at = missing[first]
+            rows = [pair for pair in wanted if pair[0].rollout.prompt_ids not in chosen for _ in range(TRIES)]
+            asked, begun = [own.asked_again for own, _ in rows], [own.rollout.response_ids[:at] for own, at in rows]
+            tries = self(asked, seed=self.recipe.run.seed + TRIES_SEED, step=turn, begun=begun) if rows else []
+            for first in range(0, len(rows), TRIES):
+                own, at = rows[first]
                 if new := self.likeliest(own, at, tries[first : first + TRIES]):
                     chosen[own.rollout.prompt_ids] = new
         return [new for own, _ in wanted for new in chosen.get(own.rollout.prompt_ids, ())]
@@ -279,14 +281,14 @@ class LessonRun(PolicySampler):
         return LessonTrainer(self.policy, self.tokenizer, answers, recipe, eval_dataset=held_out, resume=resume)
 
 
-def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -> dict[str, Any]:
+def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternatives") -> dict[str, Any]:
     """Teach a lesson to the policy of a recipe, and return its figures; an interrupted lesson goes on.
 
     Args:
         recipe: the settings; `run.steps` is set to `PASSES` passes over the prompts.
         lesson: a ready lesson, or a file of a person's marked answers.
-        mode: whether the steps are taken on the alternatives, on the marked answers, or on both. Answers of the file or
-            of the ready lesson without a mark are always among them.
+        mode: whether the steps are taken on the alternatives, on the answers with negative marks, or on both; those
+            without one are always among them.
 
     Raises:
         DataError: if the file cannot be read, no answer has a mark, or none has an alternative that `mode` asks for.
@@ -296,8 +298,8 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     others = run.kept("alternatives.jsonl", run.alternatives)
     prompts = {own.rollout.prompt_ids for own in others}
     note(f"{len(prompts)} of them have an acceptable alternative, {len(others)} in all")
-    marked = [at_forks(run.tokenizer, own)[0] for own in run.marked if mode != "alternatives" or not own.critique.spans]
-    answers = [*marked, *(others if mode != "marks" else ())]
+    given = [at_forks(run.tokenizer, own)[0] for own in run.marked if mode != "alternatives" or not own.blamed]
+    answers = [*given, *(others if mode != "marks" else ())]
     if not others and mode != "marks":
         raise DataError(
             f"no answer with the comment in its prompt is acceptable: say in {lesson} what you want instead"
