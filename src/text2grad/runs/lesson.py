@@ -125,6 +125,8 @@ class ReadOnce:
 class LessonTrainer(Text2GradTrainer):
     """Takes its steps on answers that are there already: a step has all those to `rollout.batch_size` prompts."""
 
+    reference: Any
+
     def __init__(self, policy: Any, tokenizer: Any, answers: Sequence[Judged], recipe: Recipe, **more: Any) -> None:
         """Take the answers; `more` goes to the trainer."""
         self.answers: dict[tuple[int, ...], list[Rollout]] = {}
