@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conversations import FAIR
 from text2grad.cli.__main__ import main
 from text2grad.errors import DataError
 from text2grad.feedback.examples import write_examples
@@ -317,3 +318,8 @@ def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told
     assert "# out" in (out / "README.md").read_text()
     assert main(["feedback", "export", str(path), "--out", str(path)]) == 2
     assert "is a file; choose another --out, a directory" in capsys.readouterr().err
+
+
+def test_conversations_are_refused_where_their_turns_would_be_lost(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="of a conversation, whose turns this Parquet has no place for; take the JSONL"):
+        write_folder(tmp_path, [Annotation("q", FAIR, Critique(""))], license="mit")

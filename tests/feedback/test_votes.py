@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from constrained_writing import begin, written
+from conversations import FAIR
 from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
@@ -249,3 +250,10 @@ def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     assert as_saved.format == saved.format
     named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1}))
     assert named.format.votes == 1
+
+
+def test_votes_on_a_conversation_count_in_each_turn() -> None:
+    monday, look = Span(11, 17, "negative", 3), Span(0, 13, "negative", 1)
+    critiques = [said("a", monday, look), said("b", monday, Span(8, 13, "negative", 1)), said("c")]
+    # two of three mark "Monday" of turn 3, and "Lyon." at 8-13 of turn 1
+    assert vote(critiques, FAIR).spans == (Span(8, 13, "negative", 1), monday)

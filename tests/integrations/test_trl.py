@@ -21,7 +21,7 @@ from text2grad.rl import JudgedIds
 from text2grad.rl.advantages import group_advantages
 from text2grad.rl.ppo import TokenMean, policy_loss
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Critique, Example, Rollout, Span
 from text2grad_studio.columns import Filter
 from text2grad_studio.index import RunIndex
 from text2grad_studio.sources import open_sources
@@ -415,3 +415,26 @@ def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> 
     assert not one._reads_prompts_once(one.model)
     one.model.eval()
     assert one._reads_prompts_once(one.model)
+
+
+def test_a_critic_sees_no_thoughts_and_a_reward_function_marks_what_trl_shows_it(
+    trainer: Callable[..., GRPOTrainer],
+) -> None:
+    seen = list[str]()
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        seen.extend(responses)
+        return [Critique("", (Span(0, 3, "negative"),))] * len(responses)
+
+    def function(completions: list[str], **_: Any) -> list[Critique]:
+        return [Critique("", (Span(0, 3, "negative"),))] * len(completions)
+
+    tokenizer = word_tokenizer(["yes or no", "no or yes"], ["</think>"])
+    ids = [tokenizer("yes</think>no or yes").input_ids]  # five tokens; spans are 0-3 of "no or yes", and of all
+    assert said(trainer(critic, tokenizer=tokenizer), ids).rewards.tolist() == [[0.0, 0.0, -1.0, -1.0, 0.0]]
+    assert seen == ["no or yes"]
+    assert said(trainer(function, tokenizer=tokenizer), ids).rewards.tolist() == [[-1.0, 0.0, 0.0, 0.0, 0.0]]
+    with_tools = trainer(critic, tokenizer=tokenizer)
+    with_tools.own, with_tools.response_mask = [[1, 1, 0, 1, 1]], torch.tensor([[True, True, False, True, True]])
+    assert said(with_tools, ids).rewards.tolist() == [[-1.0, 0.0, 0.0, 0.0, 0.0]]  # a tool may have written the mark
+    assert seen[1:] == ["yes</think>no or yes"]

@@ -163,7 +163,8 @@ def test_tokens_without_a_reward_are_drawn_back_in_full_and_those_at_forks_by_be
     gone = torch.tensor([[-3.0, 0.5, 0.0]])
     scores = Scores(gone - 1.0, torch.full((1, 3), -1.0), gone, gone, torch.zeros(1, 3), torch.zeros(1))
     rewards = torch.tensor([[-0.3, 0.0, 1.0]]) - 0.2 * gone  # δ of -0.3 at a fork, of 0, and of 1 at the end
-    advantages = trainer.advantages(rewards, scores, torch.ones(1, 3, dtype=torch.bool)).advantages
+    batch = trainer.collate([answers(tokenizer)[0].rollout])  # of three tokens
+    advantages = trainer.advantages(rewards, scores, batch, None).advantages
     # -0.3 + 0.2 · 3 = 0.3;   -0.5 without a reward;   1 - 0.2 · 0 = 1
     assert torch.allclose(advantages, torch.tensor([[0.3, -0.5, 1.0]]))
 

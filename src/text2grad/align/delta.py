@@ -55,6 +55,7 @@ def pseudo_rewards(
     overlap: Overlap = "cancel",
     span_mass: SpanMass = "token",
     offsets: Sequence[Range] | None = None,
+    text: str | None = None,
 ) -> list[float]:
     """Return δ_t for each sampled token.
 
@@ -72,6 +73,7 @@ def pseudo_rewards(
         span_mass: `token`: each token has its weight; `span`: the weights of a span are scaled to sum to 1;
             `response`: weights are divided by T.
         offsets: the result of `token_offsets(tokenizer, response_ids)`, if already computed.
+        text: the decoded response, if already known; of several turns the joined texts, in which `offsets` count.
 
     Returns:
         T numbers in [−1, 1].
@@ -101,7 +103,8 @@ def pseudo_rewards(
             "token_offsets(tokenizer, response_ids) returns, or leave offsets out"
         )
     tokens = span_tokens(ranges, spans, mode=mode)
-    text = tokenizer.decode(ids, skip_special_tokens=True) if any(tokens) else ""
+    if text is None:
+        text = tokenizer.decode(ids, skip_special_tokens=True) if any(tokens) else ""
     weights = [_weights(weigh, _texts(text, ranges, touched), span_mass, len(ids)) for touched in tokens]
     return _merge(len(ids), spans, tokens, weights, overlap)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from text2grad.errors import DataError, require
 from text2grad.feedback.records import Annotation, annotation_to_json
 from text2grad.files import write_files
-from text2grad.types import LABELS
+from text2grad.types import LABELS, Conversation
 
 DATA_FILE = "data/train.parquet"
 
@@ -90,6 +90,8 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if any(isinstance(annotation.response, Conversation) for annotation in annotations):
+        raise DataError("an annotation is of a conversation, whose turns this Parquet has no place for; take the JSONL")
     span = pa.struct({"start": pa.int64(), "end": pa.int64(), "label": pa.string()})
     texts = {"status": pa.string(), "unmatched": pa.list_(pa.string())}
     critique = pa.struct({"feedback": pa.string(), "spans": pa.list_(span), "outcome": pa.float64(), **texts})

@@ -10,11 +10,14 @@ always has the same type, so that `datasets` loads the file:
 ("good_spans", "poor_spans", ...) instead of, or beside, spans; the text that a critic wrote; in a line of a file, the
 parts of the critique beside "response".
 
+A span of a conversation has its "turn", an index into "turns", which stand beside the response: {"role": ..., "text":
+..., "sampled": true, ...} with the fields of `Turn`. "response" is then what the policy wrote, turn after turn.
+
 "ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -36,24 +39,27 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
+from text2grad.feedback.turns import in_turns, sampled_texts, turns_to_json, with_thoughts, without_thoughts
 from text2grad.files import json_lines, write_files
-from text2grad.types import LABELS, Critique, Example, Span, Status
+from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
 
 BESIDE = ("feedback", "spans", *QUOTES, "outcome")  # parts of a critique that may stand beside the response
 
+_TURN = '{"role": ..., "text": ..., "sampled": ..., ...}'
 _SPAN = 'a span is [start, end, "positive" or "negative"]'
 _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and spans'
 
 
 class Annotation(NamedTuple):
-    """A response and its critique."""
+    """A response and its critique; `line` has further keys of its line in a file, or a chat in place of the prompt."""
 
     prompt: str
     response: str
     critique: Critique
+    line: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,10 @@ def critique_to_json(critique: Critique) -> dict[str, Any]:
     """Return a critique as JSON data."""
     return {
         "feedback": critique.feedback,
-        "spans": [{"start": span.start, "end": span.end, "label": span.label} for span in critique.spans],
+        "spans": [
+            {"start": it.start, "end": it.end, "label": it.label, **({} if it.turn is None else {"turn": it.turn})}
+            for it in critique.spans
+        ],
         "outcome": critique.outcome,
         "status": critique.status,
         "unmatched": list(critique.unmatched),
@@ -128,15 +137,18 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     """Return an annotation as JSON data; `read_critique_records` reads it."""
-    return {**annotation._asdict(), "critique": critique_to_json(annotation.critique)}
+    turns = {"turns": turns} if (turns := turns_to_json(annotation.response)) else {}
+    own = {"prompt": annotation.prompt, "response": annotation.response, **turns}
+    return {**own, "critique": critique_to_json(annotation.critique), **(annotation.line or {})}
 
 
-def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annotation]:
+def read_annotations(path: str | Path, *, to_encode: bool = False, prompt_end: str | None = None) -> list[Annotation]:
     """Return the annotations of a file.
 
     Args:
         path: the file.
         to_encode: the texts are for a tokenizer; halves of surrogate pairs are refused.
+        prompt_end: as in `without_thoughts`, by which the annotations lose thoughts and spans in them.
 
     Raises:
         DataError: if the file cannot be read or has no records, or a line is no annotation; a prompt may be empty, but
@@ -145,9 +157,14 @@ def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annot
     annotations = []
     for record in read_critique_records(path, require_prompt=True):
         if to_encode:
-            texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
+            whole = record.response.text if isinstance(record.response, Conversation) else record.response
+            texts = {"prompt": record.prompt, "response": whole, "feedback": record.critique.feedback}
             refuse_half_pairs(record.where, **texts)
-        annotations.append(Annotation(record.prompt, record.response, record.critique))
+        response, critique = without_thoughts(record.response, prompt_end), record.critique
+        if response is not record.response:
+            own = in_turns(record.response, critique.spans)[0]
+            critique = replace(critique, spans=tuple(with_thoughts(own, record.response, prompt_end, back=True)))
+        annotations.append(Annotation(record.prompt, response, critique))
     return annotations
 
 
@@ -188,7 +205,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     """
     if "response" not in record:
         raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
-    response = optional(record, "response", where, is_text, "must be a text;")
+    response = _response(record, where)
     prompt = optional(record, "prompt", where, is_prompt, "is text or a list of chat messages,", "")
     if (given := record.get("critique")) is None:
         given = {key: record[key] for key in BESIDE if key in record}
@@ -200,6 +217,20 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     return CritiqueRecord(
         number, where, Example(prompt).prompt_text, response, critique, None if ids is None else tuple(ids)
     )
+
+
+def _response(record: Object, where: str) -> str:
+    """Return the response of a record, a `Conversation` if it has turns."""
+    response: str = optional(record, "response", where, is_text, "must be a text;")
+    if not (given := record.get("turns")):
+        return response
+    try:
+        whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls") or ())}) for turn in given])
+        if whole.text and whole == response:
+            return whole
+    except (AttributeError, TypeError):
+        pass
+    raise bad_record(where, f'"turns" is a list of {_TURN}, and "response" is what is sampled; got {shown(given)}')
 
 
 def _refuse_lost_values(given: Object, where: str) -> None:
@@ -229,9 +260,13 @@ def _is_offsets(entry: Any) -> bool:
 
 def _span(entry: Any, response: str, where: str) -> Span:
     """Return the span of an entry with offsets; a quote beside them must stand there."""
-    place, quote, label = place_of(entry), None, None
+    place, quote, label, turn = place_of(entry), None, None, None
     if isinstance(entry, dict):
         quote, label = _quote(entry), entry.get("label")
+        if (texts := sampled_texts(response)) and (turn := entry.get("turn")) is not None:
+            if type(turn) is not int or turn not in texts:
+                raise bad_record(where, f"a span is in turn {shown(turn)}; the policy wrote the turns {[*texts]}")
+            response = texts[turn]
     elif len(entry) == 3:
         label = entry[2]
     if place is None or label not in LABELS:
@@ -243,7 +278,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
         place = stands
     if not 0 <= place[0] <= place[1] <= len(response):
         raise bad_record(where, f"span {span} does not lie in the response, which has {len(response)} characters")
-    return Span(*place, label)
+    return Span(*place, label, turn)
 
 
 def _quote(entry: Object) -> str | None:

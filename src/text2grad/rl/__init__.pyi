@@ -1,6 +1,7 @@
 from .advantages import (
     Advantages as Advantages,
     advantages_over_baseline as advantages_over_baseline,
+    discounts as discounts,
     gae as gae,
     group_advantages as group_advantages,
     whiten as whiten,

@@ -45,7 +45,7 @@ class Text2GradTrainer(TrainingLoop):
         rewarded = deltas, offsets, _, span_rewards = self.rewards(rollouts, critiques, batch)  # line 13: A(y) → δ_t
         rest, taught, of_credit = credit_of(self, rollouts, critiques, rewarded, scores.logp)
         rewards = total_rewards(rest, scores.kl, batch.response_mask, beta=self.beta_in_reward)  # line 14
-        advantages, returns = self.advantages(rewards, scores, batch.response_mask, taught)  # lines 15-16
+        advantages, returns = self.advantages(rewards, scores, batch, taught)  # lines 15-16
         step = Step(self.step, rollouts, batch, scores, critiques, deltas, offsets, span_rewards, advantages, returns)
         step.metrics |= of_credit
         self.update(step)  # lines 19-31: epochs of clipped PPO
@@ -56,7 +56,7 @@ class Text2GradTrainer(TrainingLoop):
         """Return the context in which a critic that allows it is asked while the policy still samples."""
         kept = self.log.keeps_critiques(self.step)  # a killed run left critiques: nothing is asked again
         parts = 0 if kept else int(getattr(self.critic, "overlap", 0))
-        return EarlyCritiques(self.critic, self.recipe.critic.match, parts) if parts else nullcontext()
+        return EarlyCritiques(self.critic, self.asking, parts) if parts else nullcontext()
 
     @phase("rollout")
     def sample(self, early: EarlyCritiques | None = None) -> list[Rollout]:
@@ -74,14 +74,14 @@ class Text2GradTrainer(TrainingLoop):
         return rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques, batch)
 
     @phase("score")
-    def advantages(self, rewards: Tensor, scores: Scores, mask: Tensor, taught: Tensor | None = None) -> Advantages:
+    def advantages(self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None) -> Advantages:
         """Return advantages over value function (GAE) or group, with those of a self-teacher, whitened; and returns."""
-        ppo = self.recipe.ppo
+        ppo, mask = self.recipe.ppo, batch.response_mask
         advantages, returns = advantages_over_baseline(
             ppo,
             rewards,
             scores.values,
-            mask,
+            batch,
             group_size=self.recipe.rollout.group_size,
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )
@@ -116,7 +116,7 @@ class Text2GradTrainer(TrainingLoop):
     def follow(self, step: Step) -> None:
         """Let the learned critic and β follow the policy."""
         examples = [self.examples[index] for index in chosen_examples(self, step.number)]
-        self.refresher.observe(examples, [record["response"] for record in step.records])
+        self.refresher.observe(examples, self.as_seen(step.records))
         step.metrics |= self.refresher.refresh_if_due(step.number + 1)
         step.metrics["kl/beta"] = self.kl.beta
         self.kl.update(step.metrics["kl/per_sequence"], responses=len(step.records))

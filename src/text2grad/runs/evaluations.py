@@ -37,6 +37,7 @@ from text2grad.reward_models import Agreement, judge
 from text2grad.rl import (
     EVALUATION_SEED,
     Text2GradTrainer,
+    discounts,
     gae,
     held_out_responses,
     own_held_out,
@@ -143,8 +144,8 @@ class Evaluations:
             )
             if annotator is not None:
                 with trainer.within_memory("critic"):
-                    settings, match = trainer.delta_settings, trainer.recipe.critic.match
-                    agreement = judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)
+                    settings, how = trainer.delta_settings, trainer.asking
+                    agreement = judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, **how)
         agreement = reduce(Agreement.merged, gather_object([agreement]))
         return {
             "step": step,
@@ -182,7 +183,7 @@ class Evaluations:
     def _ask(self, step: int, rollouts: Sequence[Rollout], *, first: int) -> list[Critique]:
         """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
         trainer = self.trainer
-        critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
+        critic = CachedCritic(trainer.critic, self._cache(step), **trainer.asking)
         return critic.in_batches(
             [rollout.example for rollout in rollouts],
             [rollout.response for rollout in rollouts],
@@ -212,7 +213,8 @@ class Evaluations:
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values, bootstrap = scores.kl[:rows, :columns], scores.values[:rows, :columns], scores.bootstrap[:rows]
         total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
-        advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
+        gamma = discounts(ppo, first)
+        advantages = gae(total, values, mask, gamma=gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
         if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
             advantages = whiten(advantages, mask, center=ppo.whiten == "full")
         numbers = {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}

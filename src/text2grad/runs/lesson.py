@@ -151,11 +151,11 @@ class LessonTrainer(Text2GradTrainer):
         chosen = batch_indices(len(prompts), count, step=self.step, seed=recipe.run.seed)
         return [rollout for index in chosen for rollout in prompts[index]]
 
-    def advantages(self, rewards: Tensor, scores: Scores, mask: Tensor, taught: Tensor | None = None) -> Advantages:
+    def advantages(self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None) -> Advantages:
         """Draw each token without a reward of its own back to its log-prob before the lesson, with a weight of 1."""
         gone = scores.logp - scores.logp_ref
         own = (rewards + self.beta_in_reward * scores.kl).abs() > 1e-6
-        return super().advantages(torch.where(own, rewards, -gone), scores, mask, taught)
+        return super().advantages(torch.where(own, rewards, -gone), scores, batch, taught)
 
 
 class LessonRun(PolicySampler):

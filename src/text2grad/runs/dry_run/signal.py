@@ -37,6 +37,7 @@ from text2grad.rl import (
     advantages_over_baseline,
     cornered_share,
     correlation,
+    discounts,
     prepare_policy,
     rewards_of,
     warning_of_corners,
@@ -80,10 +81,10 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
         if isinstance(model := getattr(critic, "model", None), torch.nn.Module):
             model.to(device)
         rollouts = first_responses(recipe, policy, tokenizer, run_examples(recipe).train, responses)
-        first = _answers(recipe, critic, rollouts, "the first time")
+        first = _answers(recipe, tokenizer, critic, rollouts, "the first time")
         critic = asked_anew(critic, Path(place))
         before = tokens_of(critic)
-        second = _answers(recipe, critic, rollouts, "again")
+        second = _answers(recipe, tokenizer, critic, rollouts, "again")
         after = tokens_of(critic)
     asked = (after.prompt - before.prompt, after.generated - before.generated)
     figures = {
@@ -119,11 +120,12 @@ def asked_anew(critic: Critic, directory: Path) -> Critic:
     return critic
 
 
-def _answers(recipe: Recipe, critic: Critic, rollouts: Sequence[Rollout], which: str) -> list[Critique]:
+def _answers(recipe: Recipe, tokenizer: Any, critic: Critic, rollouts: Sequence[Rollout], which: str) -> list[Critique]:
     """Return the answers of one question."""
     note(f"asking the critic about {len(rollouts)} responses, {which}")
-    responses = [rollout.response for rollout in rollouts]
-    return ask(critic, [rollout.example for rollout in rollouts], responses, match=recipe.critic.match)
+    examples, responses = [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts]
+    how = recipe.critic.asking(tokenizer, [rollout.prompt_ids for rollout in rollouts])
+    return ask(critic, examples, responses, **how)
 
 
 def signal_figures(
@@ -138,7 +140,7 @@ def signal_figures(
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
         labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
         mask, nothing = batch.response_mask, torch.zeros_like(given)
-        gained = advantages_over_baseline(ppo, given, nothing, mask, group_size=group_size).advantages
+        gained = advantages_over_baseline(ppo, given, nothing, batch, group_size=group_size).advantages
         advantages.append(gained[mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())
         if answers is first and group_size > 1:
@@ -146,7 +148,8 @@ def signal_figures(
             prompts = [{"prompt": r.example.prompt_text, "ids": r.response_ids, "delta": row} for r, row in rows]
             cornered = cornered_share(prompts)
             numbers = torch.tensor(one_number(given, first))
-            shares = group_shares(numbers, given, mask, group_size=group_size, gamma=ppo.gamma, lam=ppo.lam)
+            how: dict[str, Any] = {"group_size": group_size, "gamma": discounts(ppo, batch), "lam": ppo.lam}
+            shares = group_shares(numbers, given, mask, **how)
     lengths, critiques = batch.response_lengths.double().numpy(), [*first, *second]
     spans, unmatched = (sum(len(getattr(each, name)) for each in critiques) for name in ("spans", "unmatched"))
     return {
