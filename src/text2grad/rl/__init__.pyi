@@ -1,4 +1,5 @@
 from .advantages import (
+    Advantages as Advantages,
     advantages_over_baseline as advantages_over_baseline,
     discounts as discounts,
     gae as gae,
@@ -11,7 +12,13 @@ from .evaluation import (
     own_held_out as own_held_out,
 )
 from .instruments import register_instrument as register_instrument
-from .metrics import correlation as correlation, response_records as response_records, said_nothing as said_nothing
+from .metrics import (
+    cornered_share as cornered_share,
+    correlation as correlation,
+    response_records as response_records,
+    said_nothing as said_nothing,
+    warning_of_corners as warning_of_corners,
+)
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
 from .optimizers import Optimizers as Optimizers
 from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge

@@ -33,8 +33,11 @@ def sample_rollouts(
     prompt_format: str,
     seed: int,
     step: int = 0,
+    begun: Sequence[tuple[int, ...]] | None = None,
 ) -> list[Rollout]:
     """Sample a response to each example, as in training; `seed` and `step` select the random numbers.
+
+    The ids in `begun`, if any, begin each response: the policy goes on from there, up to the limit.
 
     Raises:
         DataError: if a prompt leaves no room for a response.
@@ -44,15 +47,17 @@ def sample_rollouts(
     fitting, prompts = fitting_prompts(
         policy, tokenizer, examples, prompt_format=prompt_format, max_new_tokens=limit, too_long="refuse"
     )
-    responses = sample(
+    begun = begun or [()] * len(prompts)
+    sampled = sample(
         policy,
-        prompts,
+        [(*prompt, *ids) for prompt, ids in zip(prompts, begun, strict=True)],
         step_uniforms(seed=seed, step=step, rows=len(prompts), tokens=limit),
         eos_ids=eos_ids,
         pad_id=padding_id(policy, tokenizer, eos_ids),
         temperature=rollout.temperature,
         rows_at_once=rollout.rows_at_once,
     )
+    responses = [(*ids, *new)[:limit] for ids, new in zip(begun, sampled, strict=True)]
     return make_rollouts(tokenizer, fitting, prompts, responses, eos_ids)
 
 
@@ -66,10 +71,9 @@ class PolicySampler:
         self.tokenizer = with_chat_template(load_tokenizer(path, trust_remote_code=code), recipe)
         self._form: dict[str, Any] = {"prompt_format": recipe.model.prompt_format}
 
-    def __call__(self, examples: Sequence[Example], *, seed: int, step: int = 0) -> list[Rollout]:
+    def __call__(self, examples: Sequence[Example], **how: Any) -> list[Rollout]:
         """Sample a response to each example; arguments and errors as in `sample_rollouts`."""
-        rollout = self.recipe.rollout
-        return sample_rollouts(self.policy, self.tokenizer, examples, rollout, **self._form, seed=seed, step=step)
+        return sample_rollouts(self.policy, self.tokenizer, examples, self.recipe.rollout, **self._form, **how)
 
     def fitting(self, examples: Sequence[Example]) -> list[Example]:
         """Return the examples whose prompts leave room for a response, as `data.too_long` says."""

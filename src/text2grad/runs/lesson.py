@@ -1,17 +1,19 @@
 """A lesson: a policy learns what a person said about a few of its answers, and little else.
 
 Marks say what not to do, and a policy whose habits are all marked has nothing to move to (`rl.metrics.cornered_share`).
-So it answers each marked prompt again, with the comment in the prompt, and the acceptable answers become examples of
-what the comment wants: positive where they depart from the marked words (`alternatives`).
+So it goes on from the fork, the first marked token of an answer, once more with the comment in the prompt. Acceptable
+answers become examples of what the comment wants: positive at the fork, and where the comment makes a token likelier.
 
     marks.jsonl         the marked answers, as the studio and `text2grad feedback import` write them
-    alternatives.jsonl  the accepted answers to the same prompts, with their positive spans
+    alternatives.jsonl  the accepted answers to the same prompts, with their positive tokens
     before.jsonl        the answers to held-out questions, before the steps of run/, whose policy is a LoRA adapter
     lesson.json         figures, and these answers before and after, which report.html shows side by side
 
 The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
-there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0),
-δ − β (log π − log π_ref): it is 0 where a marked token has moved by δ/β nats, and it draws other tokens back.
+there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0):
+
+    δ_t − β (log π − log π_ref)   where a token is positive; 0 after δ/β nats
+    − (log π − log π_ref)         elsewhere, and in answers without a mark, which are evidence that they are good
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +25,17 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
-from text2grad.align import encode, response_deltas
+from text2grad.align import encode, policy_offsets, response_deltas, span_tokens
 from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
 from text2grad.files import to_json, write_atomically, write_records
-from text2grad.models import batch_indices, collate, encode_prompts, response_logprobs, stop_ids
+from text2grad.models import Scores, TokenBatch, batch_indices, collate, encode_prompts, response_logprobs, stop_ids
 from text2grad.progress import note
-from text2grad.rl import Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
-from text2grad.runs.alternatives import departing
+from text2grad.rl import Advantages, Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
+from text2grad.runs.alternatives import keeps_mark, new_words
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
@@ -41,8 +44,10 @@ from text2grad.types import Critique, Example, Rollout, Span
 
 Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
-TRIES = 4  # answers with the comment in the prompt, of which an acceptable one is taken
-PASSES = 6  # over the prompts of the steps
+TRIES, ROUNDS = 4, 3  # answers with the comment in a prompt; so many rounds of them, until one is acceptable
+KEPT = 2  # acceptable answers to a prompt
+LIKELIER = 1.0  # nats by which the comment must raise a token that it is about
+PASSES = 4  # over the prompts of the steps
 TRIES_SEED = 1_000_003  # apart from that of the first answers
 
 
@@ -58,6 +63,11 @@ class Judged(NamedTuple):
         return {"prompt": self.rollout.example.prompt_text, "response": self.rollout.response}
 
     @property
+    def blamed(self) -> bool:
+        """Whether it has a negative mark; if not, it is evidence of what is good."""
+        return any(span.label == "negative" for span in self.critique.spans)
+
+    @property
     def asked_again(self) -> Example:
         """The prompt with the comment; with notes on words, which begin with a quotation mark, if there is no other."""
         lines = self.critique.feedback.splitlines()
@@ -65,8 +75,57 @@ class Judged(NamedTuple):
         return Example(f"{self.rollout.example.prompt_text}\n\n{comment}".rstrip())
 
 
+def at_forks(tokenizer: Any, own: Judged) -> tuple[Judged, list[int]]:
+    """Return an answer with each negative mark cut to its first token, where it goes the wrong way; and these places.
+
+    What follows in a marked run of words is as likely as before, once the first of them stands there; so an answer with
+    such a mark ends with the last token that has one.
+    """
+    (rollout, critique), offsets = own, policy_offsets(tokenizer, own.rollout.response_ids)
+    spans, places, last = list[Span](), set[int](), -1
+    for span in critique.spans:
+        (touched,) = span_tokens(offsets, [span])
+        if span.label == "negative" and touched:
+            touched, span = touched[:1], Span(*offsets[touched[0]], "negative")
+            places.add(touched[0])
+        spans.append(span)
+        last = max(last, *touched, -1)
+    if places and last < len(offsets) - 1 and critique.outcome is None:
+        ids = rollout.response_ids[: last + 1]
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        rollout = replace(rollout, response_ids=ids, response=text, truncated=True)
+    return Judged(rollout, replace(critique, spans=tuple(dict.fromkeys(spans)))), sorted(places)
+
+
+class ReadOnce:
+    """A reference that has read the answers of the steps: their states never change, and cost a third of each step."""
+
+    def __init__(self, reference: Any, policy: Any, batches: Sequence[TokenBatch]) -> None:
+        """Read all answers, in batches that do not depend on the step, so that a resumed run has the same states."""
+        self.reference, self.states = reference, dict[tuple[int, ...], Tensor]()
+        for batch in batches:
+            hidden, self.head = reference.read(policy, batch)
+            lengths = batch.response_lengths.tolist()
+            self.states |= zip(self.rows(batch), hidden.detach().split(lengths), strict=True)
+
+    @staticmethod
+    def rows(batch: TokenBatch) -> list[tuple[int, ...]]:
+        """Return the ids of each row, without padding."""
+        lasts = batch.last_positions().tolist()
+        return [tuple(ids[: last + 1]) for ids, last in zip(batch.ids.tolist(), lasts, strict=True)]
+
+    def read(self, policy: Any, batch: TokenBatch) -> Any:
+        """Return what `Reference.read` does."""
+        rows = self.rows(batch)
+        if all(row in self.states for row in rows):
+            return torch.cat([self.states[row] for row in rows]), self.head
+        return self.reference.read(policy, batch)
+
+
 class LessonTrainer(Text2GradTrainer):
     """Takes its steps on answers that are there already: a step has all those to `rollout.batch_size` prompts."""
+
+    reference: Any
 
     def __init__(self, policy: Any, tokenizer: Any, answers: Sequence[Judged], recipe: Recipe, **more: Any) -> None:
         """Take the answers; `more` goes to the trainer."""
@@ -80,6 +139,9 @@ class LessonTrainer(Text2GradTrainer):
 
         examples = [own[0].example for own in self.answers.values()]
         super().__init__(policy, critic, examples, recipe, processing_class=tokenizer, **more)
+        with torch.no_grad():
+            batches = [self.collate(own) for own in self.answers.values()]
+            self.reference = ReadOnce(self.reference, self.model.policy, batches)
 
     @phase("rollout")
     def sample(self, early: Any = None) -> list[Rollout]:
@@ -88,6 +150,12 @@ class LessonTrainer(Text2GradTrainer):
         count = min(recipe.rollout.batch_size, len(prompts))
         chosen = batch_indices(len(prompts), count, step=self.step, seed=recipe.run.seed)
         return [rollout for index in chosen for rollout in prompts[index]]
+
+    def advantages(self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None) -> Advantages:
+        """Draw each token without a reward of its own back to its log-prob before the lesson, with a weight of 1."""
+        gone = scores.logp - scores.logp_ref
+        own = (rewards + self.beta_in_reward * scores.kl).abs() > 1e-6
+        return super().advantages(torch.where(own, rewards, -gone), scores, batch, taught)
 
 
 class LessonRun(PolicySampler):
@@ -118,29 +186,58 @@ class LessonRun(PolicySampler):
             raise DataError(f"no answer of {self.out if self.ready else lesson} has a mark: nothing can be learned")
 
     def alternatives(self) -> list[Judged]:
-        """Return an answer to each prompt with negative marks: of `TRIES` with the comment, the likeliest right one.
+        """Return other answers to the prompts with negative marks; prompts without an acceptable one are asked again.
 
-        The likeliest on the prompt without the comment asks for the smallest change; some prompts have none.
+        An answer begins as the marked one does, up to the first negative mark, and goes on with the comment in the
+        prompt.
         """
-        wanted = [own for own in self.marked if any(span.label == "negative" for span in own.critique.spans)]
-        again, acceptable = [own.asked_again for own in wanted for _ in range(TRIES)], list[Judged]()
-        tries = self(again, seed=self.recipe.run.seed + TRIES_SEED) if again else []
-        for number, rollout in enumerate(tries):
-            old, critique = wanted[number // TRIES]
-            new = departing(old.response, critique.spans, rollout.response)
-            if new is not None and not (self.ready and self.ready.critique(old.example, rollout.response).spans):
-                rollout = replace(rollout, example=old.example, prompt_ids=old.prompt_ids)
-                acceptable.append(Judged(rollout, new))
-        ranked = zip(self.likely([own.rollout for own in acceptable]) if acceptable else (), acceptable, strict=True)
-        chosen = {own.rollout.prompt_ids: own for _, own in sorted(ranked, key=lambda pair: pair[0])}  # the last stays
-        return [chosen[own.rollout.prompt_ids] for own in wanted if own.rollout.prompt_ids in chosen]
+        wanted = [(own, places[0]) for own in self.marked if (places := at_forks(self.tokenizer, own)[1])]
+        chosen: dict[tuple[int, ...], list[Judged]] = {}
+        for turn in range(ROUNDS):
+            rows = [pair for pair in wanted if pair[0].rollout.prompt_ids not in chosen for _ in range(TRIES)]
+            asked, begun = [own.asked_again for own, _ in rows], [own.rollout.response_ids[:at] for own, at in rows]
+            tries = self(asked, seed=self.recipe.run.seed + TRIES_SEED, step=turn, begun=begun) if rows else []
+            for first in range(0, len(rows), TRIES):
+                own, at = rows[first]
+                if new := self.likeliest(own, at, tries[first : first + TRIES]):
+                    chosen[own.rollout.prompt_ids] = new
+        return [new for own, _ in wanted for new in chosen.get(own.rollout.prompt_ids, ())]
 
-    def likely(self, rollouts: Sequence[Rollout]) -> list[float]:
-        """Return the log-prob of each answer, in nats."""
+    def likeliest(self, own: Judged, at: int, tries: Sequence[Rollout]) -> list[Judged]:
+        """Return the acceptable ones of answers with the comment, at most `KEPT`, on the prompt without it.
+
+        They go another way at token `at`, keep no marked words, and a ready lesson marks nothing in them. Those whose
+        tokens from there on are likeliest without the comment ask for the smallest change. Positive is the token at the
+        fork, and each later one that the comment makes likelier by `LIKELIER` nats; the end is as an outcome of 1.
+        """
+        old, critique = own
+        told = [
+            rollout
+            for rollout in {rollout.response_ids: rollout for rollout in tries}.values()
+            if rollout.response.strip()
+            and rollout.response_ids[at : at + 1] not in ((), old.response_ids[at : at + 1])
+            and not keeps_mark(old.response, critique.spans, rollout.response)
+            and not (self.ready and self.ready.critique(old.example, rollout.response).spans)
+        ]
+        if not told:
+            return []
+        plain = [replace(rollout, example=old.example, prompt_ids=old.prompt_ids) for rollout in told]
+        with_comment, without = self.logprobs(told), self.logprobs(plain)
+        judged = []
+        for rollout, heard, logp in zip(plain, with_comment, without, strict=True):
+            places = [t for t in range(at, len(logp)) if t == at or heard[t] - logp[t] >= LIKELIER]
+            offsets = policy_offsets(self.tokenizer, rollout.response_ids)
+            spans = tuple(Span(*offsets[t], "positive") for t in places if offsets[t][0] < offsets[t][1])
+            ends = not rollout.truncated and places[-1] == len(logp) - 1
+            judged.append((fmean(logp[at:]), Judged(rollout, Critique("", spans, 1.0 if ends else None))))
+        return [new for _, new in sorted(judged, key=lambda pair: -pair[0])[:KEPT]]
+
+    def logprobs(self, rollouts: Sequence[Rollout]) -> list[list[float]]:
+        """Return the log-prob of each token of each answer, in nats."""
         batch = collate(rollouts, pad_id=0, device=self.policy.device)
         with torch.no_grad():
             logp = response_logprobs(self.policy, batch, temperature=self.recipe.rollout.temperature)[0]
-        return logp.sum(1).tolist()
+        return [row[: len(rollout.response_ids)] for row, rollout in zip(logp.tolist(), rollouts, strict=True)]
 
     def judged(self, rollouts: Sequence[Rollout]) -> list[Judged]:
         """Return answers with the marks of a ready lesson."""
@@ -192,7 +289,8 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     Args:
         recipe: the settings; `run.steps` is set to `PASSES` passes over the prompts.
         lesson: a ready lesson, or a file of a person's marked answers.
-        mode: whether the steps are taken on the alternatives, on the marked answers, or on both.
+        mode: whether the steps are taken on the alternatives, on the answers with negative marks, or on both; those
+            without one are always among them.
 
     Raises:
         DataError: if the file cannot be read, no answer has a mark, or none has an alternative that `mode` asks for.
@@ -200,9 +298,11 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     run = LessonRun(recipe, lesson)
     note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
     others = run.kept("alternatives.jsonl", run.alternatives)
-    note(f"{len(others)} of them have an acceptable alternative")
-    answers = [*(run.marked if mode != "alternatives" else ()), *(others if mode != "marks" else ())]
-    if not answers:
+    prompts = {own.rollout.prompt_ids for own in others}
+    note(f"{len(prompts)} of them have an acceptable alternative, {len(others)} in all")
+    given = [at_forks(run.tokenizer, own)[0] for own in run.marked if mode != "alternatives" or not own.blamed]
+    answers = [*given, *(others if mode != "marks" else ())]
+    if not others and mode != "marks":
         raise DataError(
             f"no answer with the comment in its prompt is acceptable: say in {lesson} what you want instead"
         )
@@ -214,7 +314,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     before = run.kept("before.jsonl", sample)
     trainer.train(after_step=lambda _: None)
     sides = {"before": before, "after": sample()}
-    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
+    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(prompts), "steps": trainer.step}
     figures |= {"questions": len(before), **_figures(trainer, **sides)}
     answered = {name: [own.texts for own in side] for name, side in sides.items()}
     write_atomically(run.out / "lesson.json", to_json(figures | answered))
@@ -238,10 +338,10 @@ def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
     """Return the page of held-out answers, before and after: marks are negative, and positive what is new after it."""
     shown: dict[str, list[dict[str, Any]]] = {f"{name} the lesson": [] for name in sides}
     for row in zip(*sides.values(), strict=True):
-        old, whole = row[0], [Span(0, len(row[0].rollout.response), "negative")]
+        old = row[0]
         for side, own in zip(shown.values(), row, strict=True):
-            new = departing(old.rollout.response, whole, own.rollout.response) if own is not old else None
-            critique = Critique("", (*own.critique.spans, *(new.spans if new else ())))
+            new = new_words(old.rollout.response, own.rollout.response)
+            critique = Critique("", (*own.critique.spans, *new))
             (delta,), (offsets,) = response_deltas(run.tokenizer, [own.rollout], [critique])
             side.append({**own.texts, "delta": delta, "offsets": offsets})
     intro = f"“{run.ready.comment}”\n\n" if run.ready else ""

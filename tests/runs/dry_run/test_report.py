@@ -61,7 +61,10 @@ def test_the_judged_look_shows_responses_and_figures(place: Path, capsys: pytest
     assert "responses 64" in said
     assert "reliability of advantages 1.00" in said
     assert "one number teaches nothing unknown with one response per prompt" in said
+    assert "nothing to move to unknown with one response per prompt: set rollout.group_size = 4" in said
     assert files(place) == before
+    assert main([*LOOK, "--judge", "--set", "rollout.group_size=4"]) == 0
+    assert "nothing to move to for 0% of the prompts" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_that_does_not_fit_gets_ways_out_and_no_question(

@@ -71,6 +71,10 @@ def two_numbers(examples, responses):
     outcomes = [float(at == 11) for at in range(len(responses))]
     return [Critique("", *each) for each in zip(spans, outcomes)]
 
+def habits(examples, responses):
+    marked = [at < 8 or at % 4 < 3 for at in range(len(responses))]
+    return [Critique("", (Span(0, 1, "negative"),) * bad) for bad in marked]
+
 def quotes_elsewhere(examples, responses):
     return [Critique("", unmatched=("zebra",)) for _ in responses]
 """
@@ -156,6 +160,18 @@ def test_groups_that_one_number_cannot_teach_are_counted(place: Path) -> None:
     )
     assert group_line({"frac_reward_zero_std": 0.0, "frac_zero_std_with_spans": 0.0}) == "nowhere"
     assert "set rollout.group_size = 4" in group_line(measured("steady").figures)
+
+
+def test_prompts_that_have_nothing_to_move_to_are_counted_and_warned_of(place: Path) -> None:
+    settings = ["rollout.group_size=4", "rollout.batch_size=12", "rollout.max_new_tokens=2", "run.seed=10"]
+    # Three prompts with four responses each: all are blamed for their first token, but for one response to the third.
+    signal = measured("habits", *settings, responses=12)
+    assert signal.figures["delta/cornered_share"] == pytest.approx(2 / 3)
+    (warning,) = (text for text in signal.warnings if "nothing to move to" in text)
+    assert "for 67% of the prompts" in warning
+    assert "(rollout.group_size)" in warning
+    assert measured("steady", *settings, responses=12).figures["delta/cornered_share"] < 1 / 2
+    assert "delta/cornered_share" not in measured("habits").figures, "one response per prompt does not show it"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from text2grad.feedback import Critic
 from text2grad.reward_models import critic_from_recipe
 from text2grad.runs.dry_run.devices import device_named, gigabytes
 from text2grad.runs.dry_run.plan import Lengths, Plan, Planner
-from text2grad.runs.dry_run.signal import Signal, group_line, measure_signal, number
+from text2grad.runs.dry_run.signal import NO_GROUPS, Signal, group_line, measure_signal, number
 from text2grad.runs.recipe_run import read_inputs
 from text2grad.runs.reports import Table, plain, print_critique, print_figures, print_tables
 from text2grad.types import Example
@@ -124,6 +124,7 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
         console.print(plain(rollout.example.prompt_text, style="dim"))
         print_critique(console, rollout.response, critique)
     read, written = figures["critic_tokens"]
+    cornered = figures.get("delta/cornered_share")
     cost = figures["critic_cost"] * recipe.run.steps * recipe.rollout.batch_size
     lines = [
         ("responses", f"{figures['responses']} ({figures['tokens']:,} tokens)"),
@@ -137,6 +138,7 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
         ("reliability of advantages", number(figures["reliability"])),
         ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
         ("one number teaches nothing", group_line(figures)),
+        ("nothing to move to", NO_GROUPS if cornered is None else f"for {cornered:.0%} of the prompts"),
         ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),
         ("tokens of the critic", f"{read:,} read, {written:,} written" if read + written else "not counted by it"),
         *([("critic in the whole run", f"${cost:,.2f}")] if cost else []),

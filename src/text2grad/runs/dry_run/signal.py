@@ -33,7 +33,15 @@ from text2grad.integrations import group_shares, one_number
 from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer, with_chat_template
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
-from text2grad.rl import advantages_over_baseline, correlation, discounts, prepare_policy, rewards_of
+from text2grad.rl import (
+    advantages_over_baseline,
+    cornered_share,
+    correlation,
+    discounts,
+    prepare_policy,
+    rewards_of,
+    warning_of_corners,
+)
 from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.prompts import recipe_task, run_examples
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
@@ -41,6 +49,7 @@ from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 RESPONSES = 64
 FEW_LABELS, MANY_FAILURES, MANY_UNMATCHED, MANY_TRUNCATED = 0.01, 0.1, 0.2, 0.5
 LOW_RELIABILITY, LOW_KAPPA, PAYS_FOR_LENGTH, ONE_SIDED = 0.4, 0.4, 0.5, 0.98
+NO_GROUPS = "unknown with one response per prompt: set rollout.group_size = 4 to see it"
 
 
 class Signal(NamedTuple):
@@ -125,6 +134,7 @@ def signal_figures(
     """Return figures of the responses and of two answers about each."""
     labels, advantages, rewards = [], [], []
     shares: tuple[float | None, float | None] = None, None
+    cornered: float | None = None
     group_size, ppo = recipe.rollout.group_size, recipe.ppo
     for answers in (first, second):
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
@@ -134,6 +144,9 @@ def signal_figures(
         advantages.append(gained[mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())
         if answers is first and group_size > 1:
+            rows = zip(rollouts, deltas, strict=True)
+            prompts = [{"prompt": r.example.prompt_text, "ids": r.response_ids, "delta": row} for r, row in rows]
+            cornered = cornered_share(prompts)
             numbers = torch.tensor(one_number(given, first))
             how: dict[str, Any] = {"group_size": group_size, "gamma": discounts(ppo, batch), "lam": ppo.lam}
             shares = group_shares(numbers, given, mask, **how)
@@ -153,6 +166,7 @@ def signal_figures(
         "reward_deviation": float(rewards[0].std()),
         "reward_length_correlation": correlation(lengths, rewards[0]),
         **dict(zip(("frac_reward_zero_std", "frac_zero_std_with_spans"), shares, strict=True)),
+        **({} if cornered is None else {"delta/cornered_share": cornered}),
     }
 
 
@@ -165,7 +179,7 @@ def group_line(figures: dict[str, Any]) -> str:
     """
     same, taught = figures["frac_reward_zero_std"], figures["frac_zero_std_with_spans"]
     if same is None:
-        return "unknown with one response per prompt: set rollout.group_size = 4 to see it"
+        return NO_GROUPS
     if taught == same:
         return f"in {same:.0%} of the groups, and spans teach in all of these: learn from them" if same else "nowhere"
     rest = f"in {same:.0%} of the groups; spans teach in {taught:.0%}, nothing in {same - taught:.0%}"
@@ -248,7 +262,8 @@ def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
         f"the rewards are small beside the KL term: their deviation is {deviation:.2g} per response, and one nat of KL "
         f"costs ppo.beta = {beta:g}; {_either('lower ppo.beta', weigh)}": 0 < deviation < beta,
     }
-    return [text for text, wrong in faults.items() if wrong]
+    corners = warning_of_corners([figures])
+    return [*(text for text, wrong in faults.items() if wrong), *([corners] if corners else [])]
 
 
 def _either(*ways: str) -> str:
