@@ -462,7 +462,10 @@ def test_the_recipe_of_a_run_may_have_sections_of_a_package_that_is_not_here() -
 
 
 def test_a_recipe_has_few_settings() -> None:
-    """A setting counts once, for the class that declares it first."""
+    """A setting counts once, for the class that declares it first.
+
+    120 until spans had weights; reward.severity, reward.raters and reward.categories replace none.
+    """
     sections = {type(field.default) for field in Recipe.model_fields.values()}
     declared = {
         (
@@ -472,7 +475,7 @@ def test_a_recipe_has_few_settings() -> None:
         for section in sections
         for name in section.model_fields
     }
-    assert len(declared) <= 120
+    assert len(declared) <= 123
 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml")), ids=lambda p: p.name)

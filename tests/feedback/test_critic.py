@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
+from text2grad.feedback.records import critique_to_json
 from text2grad.feedback.user_code import load_callable
 from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, said_nothing, warning_of_silence
 from text2grad.types import Critique, Example, Span
@@ -95,7 +95,7 @@ def test_an_outcome_that_is_no_finite_number_cannot_be_read(outcome: float) -> N
 def test_numbers_of_other_libraries_become_pythons_so_that_they_can_be_written_down() -> None:
     given = Critique("", (Span(np.int64(0), np.int64(3), "positive"),), np.float32(0.5))  # type: ignore[arg-type]
     (found,) = ask(answering([given]), EXAMPLES[:1], RESPONSES[:1], match="exact")
-    assert json.loads(json.dumps(asdict(found)))["spans"] == [{"start": 0, "end": 3, "label": "positive"}]
+    assert json.loads(json.dumps(critique_to_json(found)))["spans"] == [{"start": 0, "end": 3, "label": "positive"}]
     assert (type(found.outcome), found.outcome) == (float, 0.5)
 
 

@@ -74,7 +74,7 @@ def test_marks_become_annotations_that_the_project_reads(tmp_path: Path) -> None
     store = MarkStore(tmp_path)
     events = [OPEN, span("b", 9, 18, note="it was Monday"), span("a", 3, 7, "positive")]
     store.append("ann", store.new_tab(), [*events, {"op": "critique", "item": ITEM, "text": " Half right. "}])
-    annotation = store.marked("ann")[ITEM].annotation()
+    annotation = store.marked("ann")[ITEM].annotation("ann")
     assert annotation.critique.feedback == 'Half right.\n"on Friday": it was Monday'
     assert annotation.critique.spans == (Span(3, 7, "positive"), Span(9, 18, "negative"))
     (tmp_path / "out.jsonl").write_bytes(json_lines([annotation_to_json(annotation)]))

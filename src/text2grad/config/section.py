@@ -1,16 +1,36 @@
 """The base of every section of a recipe, and the types of its settings."""
 
+import math
 from collections.abc import Iterable
 from os.path import expanduser
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
+
+
+def _weights(given: Any) -> Any:
+    """Refuse a table that gives a name no weight, or two; other values are refused by their type."""
+    names = set[str]()
+    for name, weight in given.items() if isinstance(given, dict) else ():
+        if isinstance(weight, bool | str) or not (isinstance(weight, int | float) and 0 <= weight < math.inf):
+            raise ValueError(
+                f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up: the label of a span '
+                "says the sign, and 0 takes the mark away"
+            )
+        if name.strip().casefold() in names:
+            raise ValueError(f'"{name}" stands there twice: upper and lower case are the same')
+        names.add(name.strip().casefold())
+    return given
+
+
+Weights = Annotated[dict[str, float], BeforeValidator(_weights)]
+NO_WEIGHTS: dict[str, float] = {}
 
 
 class Section(BaseModel):

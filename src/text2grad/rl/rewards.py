@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.align import AlignSettings, response_deltas, step_ends
+from text2grad.align import AlignSettings, folded, response_deltas, step_ends
 from text2grad.config import RewardConfig
 from text2grad.models import TokenBatch, collate
+from text2grad.progress import note
 from text2grad.rl.nl_gradient import at_last_token, at_step_ends, is_last_token
 from text2grad.types import Critique, Rollout
+
+_TOLD = set[str]()  # tables of weights whose names were looked for
 
 
 def token_rewards(
@@ -88,9 +91,29 @@ def rewards_of(
     critiques: Sequence[Critique],
     batch: TokenBatch | None = None,
 ) -> Rewarded:
-    """Return the rewards of judged rollouts as [reward] says; None collates them on the CPU."""
+    """Return the rewards of judged rollouts as [reward] says; None collates them on the CPU.
+
+    The names in a table of weights that no span has are told when the first spans come.
+    """
+    tell_missing(settings, critiques)
     deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(settings))
     batch = collate(rollouts, pad_id=0) if batch is None else batch  # padding gets no reward
     texts = [rollout.response for rollout in rollouts]
     rewards = token_rewards(settings, deltas, critiques, batch, responses=texts, offsets=offsets)
     return Rewarded(deltas, offsets, batch, rewards)
+
+
+def tell_missing(settings: RewardConfig, critiques: Sequence[Critique]) -> None:
+    """Tell once in a process which names in a table of weights none of the first spans has, such as misspelled ones."""
+    spans = [span for critique in critiques for span in critique.spans]
+    for attribute, weights in settings.weights.items() if spans else ():
+        if not weights or (table := f"{attribute} {weights}") in _TOLD:
+            continue
+        _TOLD.add(table)
+        there = {folded(name): name for span in spans if (name := getattr(span, attribute)) is not None}
+        if missing := [name for name in weights if folded(name) not in there]:
+            note(
+                f"[reward] gives a weight to the {attribute} {', '.join(missing)}, which none of the first {len(spans)} "
+                f"spans has; there are: {', '.join(sorted(there.values())) or 'none'}",
+                warning=True,
+            )

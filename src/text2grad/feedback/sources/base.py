@@ -140,14 +140,15 @@ class Row:
             raise self.bad(f"{name} is an object, got {shown(record)}")
         return Row(self.where, record, self.options)
 
-    def span(self, start: Any, end: Any, label: Label, response: str) -> Span:
-        """Return a span; raise an error if it is empty or not inside the response."""
+    def span(self, start: Any, end: Any, label: Label, response: str, **about: Any) -> Span:
+        """Return a span, with what is said about it; raise an error if it is empty or not inside the response."""
         if not (type(start) is type(end) is int and 0 <= start < end <= len(response)):
             raise self.bad(
                 f"span [{shown(start)}, {shown(end)}] does not lie in the response, which has {len(response)} "
                 "characters"
             )
-        return Span(start, end, label)
+        texts = {name: str(said).strip() for name, said in about.items() if said is not None}
+        return Span(start, end, label, **{name: text or None for name, text in texts.items()})
 
     def meaning(self, label: str) -> Meaning:
         """Return what a label means; raise an error if nobody said it."""
@@ -189,6 +190,11 @@ class Source:
     columns: tuple[str, ...] = ()
     labels: bool = False
     gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
+
+
+def own_word(label: str) -> str | None:
+    """Return a label as the category of a span; None for a plain one, such as "poor", which says the sign alone."""
+    return None if _folded(label) in PLAIN_LABELS else label.strip()
 
 
 def _folded(label: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from text2grad.errors import ConfigError, DataError, check_known
@@ -76,10 +77,21 @@ def read_items(
 
     def read(entry: Entry, record: Object) -> list[Item]:
         items = source.read(Row(entry.where, record, options))
+        if format != "table":  # which may be our own
+            items = map(partial(_from, format), items)
         return [_charged(item._replace(where=entry.where), options.missing_outcome) for item in items]
 
     for items in read_each(path, source.gather(read_entries(path, split=split)), read, limit=limit, on_bad=on_bad):
         yield from items
+
+
+def _from(source: str, item: Item) -> Item:
+    """Return an item whose spans name their source."""
+    if not isinstance(item.made, Annotation):
+        return item
+    critique = item.made.critique
+    spans = tuple(replace(span, source=source) for span in critique.spans)
+    return item._replace(made=item.made._replace(critique=replace(critique, spans=spans)))
 
 
 def _charged(item: Item, missing_outcome: float | None) -> Item:

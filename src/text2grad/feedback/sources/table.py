@@ -8,7 +8,9 @@ and `datasets` write them; empty cells are missing values; the prompt of an anno
 the columns that an annotation cannot hold.
 
 Entries of "spans" may have labels of the source, as those of doccano, Prodigy, Label Studio and XCOMET, in any key of
-`LABEL_KEYS` and `KIND_KEYS`. A record that Prodigy's "answer" rejects or ignores is an example.
+`LABEL_KEYS` and `KIND_KEYS`; a label that is the source's own word is the category of its span. The columns "rater" and
+"severity", and "category" if a mapping names it, hold for all spans of the record that say nothing else. A record that
+Prodigy's "answer" rejects or ignores is an example.
 """
 
 import re
@@ -17,16 +19,24 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import KIND_KEYS, LABEL_KEYS, QUOTE_KEYS, parse_critique_object, place_of
+from text2grad.feedback.critique_text import (
+    KIND_KEYS,
+    LABEL_KEYS,
+    QUOTE_KEYS,
+    parse_critique_object,
+    place_of,
+    said_about,
+)
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
-from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row, own_word
 from text2grad.feedback.words import words_of
 from text2grad.types import Critique, Example, Span
 
-COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests")
+OF_ALL = ("rater", "severity", "category")  # columns that all spans of a record share
+COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests", *OF_ALL)
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
 NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
@@ -89,10 +99,23 @@ def read_table(row: Row) -> Iterator[Item]:
     else:
         losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
         losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
+    about = said_about({key: record.get(key) for key in OF_ALL if key != "category" or key in row.options.columns})
+    critique = replace(critique, spans=tuple(replace(span, **about | _said(span)) for span in critique.spans))
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
-    known = {"", "prompt", "response", *used, *(["answer"] if answer == "accept" else [])}
+    known = {
+        "",
+        "prompt",
+        "response",
+        *used,
+        *(about if critique.spans else ()),
+        *(["answer"] if answer == "accept" else []),
+    }
     unread = tuple(row.name(key) for key in record if key not in known)
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
+
+
+def _said(span: Span) -> dict[str, Any]:
+    return {name: value for name, value in span.stated.items() if name in OF_ALL}
 
 
 def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
@@ -133,7 +156,18 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
         elif not isinstance(meaning, str):
             yield entry
         else:
-            yield {**entry, "label": meaning} if isinstance(entry, dict) else [*entry[:at], meaning]
+            yield _labelled(entry, at, meaning, own_word(str(label)))
+
+
+def _labelled(entry: Any, at: Any, meaning: str, word: str | None) -> Any:
+    """Return an entry with our label, and its own word for it as the category unless it stands under another key."""
+    if isinstance(entry, dict):
+        kept = word is None or at == "severity" or "category" in said_about(entry)
+        return {**entry, "label": meaning} | ({} if kept else {"category": word})
+    if word is None or not (place := place_of(entry)):
+        return [*entry[:at], meaning] if word is None else {"span": entry[0], "label": meaning, "category": word}
+    quote = {"text": entry[0]} if isinstance(entry[0], str) else {}
+    return {**quote, "start": place[0], "end": place[1], "label": meaning, "category": word}
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
