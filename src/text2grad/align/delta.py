@@ -27,8 +27,7 @@ Overlap = Literal["cancel", "negative_wins", "last_wins"]
 SpanMass = Literal["token", "span", "response"]
 Weights = Mapping[str, Mapping[str, float]]
 
-LARGEST_WEIGHT = 1e9
-"""Squares of larger rewards are beyond float32."""
+LARGEST_WEIGHT = 1e9  # squares of larger rewards are beyond float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,10 @@ def pseudo_rewards(
         offsets: the result of `token_offsets(tokenizer, response_ids)`, if already computed.
 
     Returns:
-        T numbers, each in [−w, w] for the largest weight w of a span: in [−1, 1] without such weights.
+        T numbers in [−w, w] for the largest weight w of a span: in [−1, 1] without weights.
 
     Raises:
-        ConfigError: if a setting has an unknown value, a weighting returns invalid weights, or the weight of a span is
-            not in [0, `LARGEST_WEIGHT`].
+        ConfigError: if a setting has an unknown value, a weighting returns invalid weights, or a span is too heavy.
         AlignmentError: if a span ends after the response, an id is not in the vocabulary, or `offsets` has another
             length than `response_ids`.
 
@@ -126,8 +124,7 @@ def span_weight(span: Span, weights: Weights) -> float:
 
     Args:
         span: the span.
-        weights: the name of such an attribute → its values → their weights; 1 for a value that is missing. Upper and
-            lower case are the same.
+        weights: the name of such an attribute → its values in lower case → their weights, 1 for one that is missing.
 
     Raises:
         ConfigError: if the weight is not in [0, `LARGEST_WEIGHT`].
@@ -139,8 +136,7 @@ def span_weight(span: Span, weights: Weights) -> float:
     """
     product = 1.0 if span.weight is None else float(span.weight)
     for attribute, known in weights.items():
-        if known and (value := getattr(span, attribute)) is not None:
-            product *= {folded(name): weight for name, weight in known.items()}.get(folded(value), 1.0)
+        product *= known.get(folded(getattr(span, attribute)), 1.0)
     if not 0 <= product <= LARGEST_WEIGHT:
         raise ConfigError(
             f"the weight of {span} is {product:g}, its own times those of reward.severity, reward.raters and "
@@ -149,9 +145,9 @@ def span_weight(span: Span, weights: Weights) -> float:
     return product
 
 
-def folded(name: str) -> str:
+def folded(name: str | None) -> str:
     """Return a severity, rater or category as it is compared."""
-    return name.strip().casefold()
+    return (name or "").strip().casefold()
 
 
 def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode = "expand") -> list[list[int]]:
@@ -228,7 +224,7 @@ def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) ->
 
 
 def _merge(
-    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[Sequence[float]], overlap: Overlap
+    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[list[float]], overlap: Overlap
 ) -> list[float]:
     """Return δ [T] of all spans."""
     positive: dict[int, float] = {}

@@ -15,18 +15,19 @@ Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
 
 def _weights(given: Any) -> Any:
-    """Refuse a table that gives a name no weight, or two; other values are refused by their type."""
-    names = set[str]()
-    for name, weight in given.items() if isinstance(given, dict) else ():
+    """Return a table of weights with its names in lower case; other values are refused by their type."""
+    if not isinstance(given, dict):
+        return given
+    for name, weight in given.items():
         if isinstance(weight, bool | str) or not (isinstance(weight, int | float) and 0 <= weight < math.inf):
             raise ValueError(
                 f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up: the label of a span '
                 "says the sign, and 0 takes the mark away"
             )
-        if name.strip().casefold() in names:
-            raise ValueError(f'"{name}" stands there twice: upper and lower case are the same')
-        names.add(name.strip().casefold())
-    return given
+    table = {name.strip().casefold(): weight for name, weight in given.items()}
+    if len(table) < len(given):
+        raise ValueError("two names are the same but for upper and lower case; keep one of them")
+    return table
 
 
 Weights = Annotated[dict[str, float], BeforeValidator(_weights)]

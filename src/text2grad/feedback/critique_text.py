@@ -32,7 +32,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from text2grad.errors import CriticError
@@ -56,7 +55,7 @@ MAX_CHARS = 100_000  # a longer text is `unparsable`: twenty times the longest c
 class Quote(str):
     """A quote, and what the critic says about it: attributes of `Span` by name."""
 
-    about: Mapping[str, Any] = MappingProxyType({})
+    about: dict[str, Any]
 
 
 class Placed(Quote):
@@ -130,8 +129,8 @@ def parse_critique(text: str) -> ParsedCritique:
             if reading := _first_reading(verdict):
                 parsed = _interpret(reading.value)
                 for quote in (*parsed.positive, *parsed.negative):
-                    if isinstance(quote, Quote):
-                        quote.about = {name: quote.about[name] for name in _IN_WORDS if name in quote.about}
+                    for name in ("rater", "source", "weight"):
+                        getattr(quote, "about", {}).pop(name, None)
                 if not parsed.feedback.strip():
                     parsed = replace(parsed, feedback=_prose(reading, verdict))
                 repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
@@ -238,7 +237,7 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
     elif isinstance(value, dict) and not (_quote_key(value) or place_of(value)):
         if label is None or not isinstance(value, CutObject):  # a cut object may be a {"reason": ...}
             for quote, beside in value.items():
-                yield _with({"reason": beside}, quote), label or _label([beside])
+                yield _with(_reason(beside), quote), label or _label([beside])
     elif _word(value) not in _NOTHING or isinstance(value, dict):
         yield from _entry(value, label)
 
@@ -255,7 +254,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     own = _quote_key(entry, _MORE_QUOTE_KEYS * (not place and len(entry) > 1)) if is_object else None
     if isinstance(entry, list) and entry:
         entry, *beside = entry
-        about = {"reason": next((text for text in beside if _says(text)), None)}
+        about = next(filter(None, map(_reason, beside)), {})
         if place:  # behind a quote, or in its place
             beside = beside[2:3] if isinstance(entry, str) else beside[1:2]
     elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
@@ -270,7 +269,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
             return
     elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
-        beside, about = [value], {"reason": value}
+        beside, about = [value], _reason(value)
     if place and (_is_whole(entry) or (not isinstance(entry, str) and (is_object or label is None))):
         quote = Placed(entry if isinstance(entry, str) else list(place))
         quote.place, quote.bare = place, not isinstance(entry, str)
@@ -279,19 +278,17 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
         yield _with(about, entry), label or _label(beside)
 
 
-def _says(value: Any) -> bool:
-    """Return True for a complete text that says something and is no label."""
-    return bool(_word(value)) and _word(value) not in _LABELS and not is_finite(number_of(value))
-
-
 def _with(about: dict[str, Any], quote: str) -> str:
-    """Return a quote with what is said about it; a reason that says nothing, such as a label, is none."""
-    if "reason" in about and not _says(about["reason"]):
-        del about["reason"]
+    """Return a quote with what is said about it."""
     if about:
         quote = quote if isinstance(quote, Quote) else Quote(quote)
         quote.about = about
     return quote
+
+
+def _reason(beside: Any) -> dict[str, Any]:
+    """Return a text beside a quote as the reason; a label is none."""
+    return {"reason": beside} if _word(beside) not in ("", *_LABELS) and not is_finite(number_of(beside)) else {}
 
 
 def said_about(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +304,7 @@ def said_about(entry: Mapping[str, Any]) -> dict[str, Any]:
         value = next((given[key] for key in keys if given.get(key) is not None), None)
         if name == "weight" and value is not None:
             about[name] = number_of(value)
-        elif is_finite(value) or (_is_whole(value) and value.strip() and (name not in _OWN or _says(value))):
+        elif _word(value) or is_finite(value):
             about[name] = str(value)
     return about
 
@@ -398,13 +395,12 @@ _SPAN_PARTS = {"positive", "negative", "spans"}
 LABEL_KEYS = ("label", "sentiment", "polarity", "score")
 KIND_KEYS = ("labels", "severity", "category", "type", "tag", "entity", "entity_group")
 """Keys of a label that is a tool's own word; a score from 0 to 1 beside one is a probability, and no label."""
+TOOL_KEYS = (*LABEL_KEYS[:-1], *KIND_KEYS)
 QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
 _MORE_QUOTE_KEYS = (  # in an entry with other keys and no place: alone, such a key may be a quoted word
     *("exact", "quoted_text", "selected_text", "span_text", "original", "phrase", "excerpt", "substring", "fragment"),
     *("word", "token", "mention", "string", "content", "value"),
 )
-_IN_WORDS = ("reason", "category", "severity")
-_OWN = ("reason", "category")  # where a label stands under their keys, it is nothing else
 _ABOUT = {  # an attribute of a span → the keys that give it
     "reason": ("reason", "explanation", "comment", "note", "why"),
     "category": ("category", "error_type", "aspect", "type"),

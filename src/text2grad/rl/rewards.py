@@ -107,13 +107,12 @@ def tell_missing(settings: RewardConfig, critiques: Sequence[Critique]) -> None:
     """Tell once in a process which names in a table of weights none of the first spans has, such as misspelled ones."""
     spans = [span for critique in critiques for span in critique.spans]
     for attribute, weights in settings.weights.items() if spans else ():
-        if not weights or (table := f"{attribute} {weights}") in _TOLD:
-            continue
-        _TOLD.add(table)
-        there = {folded(name): name for span in spans if (name := getattr(span, attribute)) is not None}
-        if missing := [name for name in weights if folded(name) not in there]:
+        there = {folded(getattr(span, attribute)) for span in spans} - {""}
+        missing, table = weights.keys() - there, f"{attribute} {weights}"
+        if missing and table not in _TOLD:
             note(
-                f"[reward] gives a weight to the {attribute} {', '.join(missing)}, which none of the first {len(spans)} "
-                f"spans has; there are: {', '.join(sorted(there.values())) or 'none'}",
+                f"[reward] gives a weight to the {attribute} {', '.join(sorted(missing))}, which none of the first "
+                f"{len(spans)} spans has; there are: {', '.join(sorted(there)) or 'none'}",
                 warning=True,
             )
+        _TOLD.add(table)

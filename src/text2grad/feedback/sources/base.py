@@ -6,7 +6,7 @@ annotation cannot hold is a `Loss`, which is counted and reported with its reaso
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
 
@@ -147,8 +147,8 @@ class Row:
                 f"span [{shown(start)}, {shown(end)}] does not lie in the response, which has {len(response)} "
                 "characters"
             )
-        texts = {name: str(said).strip() for name, said in about.items() if said is not None}
-        return Span(start, end, label, **{name: text or None for name, text in texts.items()})
+        texts: dict[str, Any] = {name: str(said).strip() or None for name, said in about.items() if said is not None}
+        return Span(start, end, label, **texts)
 
     def meaning(self, label: str) -> Meaning:
         """Return what a label means; raise an error if nobody said it."""
@@ -227,6 +227,10 @@ class Draft:
             self.lose(MARKED_TWICE, line)
         else:
             self.spans.append(place)
+
+    def mark(self, place: Span, label: str, meaning: Label, reason: str) -> None:
+        """Add a span, whose category is its label in the source."""
+        self.spans.append(replace(place, label=meaning, category=own_word(label), reason=reason or None))
 
     def item(self, *losses: Loss) -> Item:
         """Return the annotation, with further losses of its record; each span is there once and in order.

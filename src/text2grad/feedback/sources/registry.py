@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from text2grad.errors import ConfigError, DataError, check_known
@@ -77,28 +76,24 @@ def read_items(
 
     def read(entry: Entry, record: Object) -> list[Item]:
         items = source.read(Row(entry.where, record, options))
-        if format != "table":  # which may be our own
-            items = map(partial(_from, format), items)
-        return [_charged(item._replace(where=entry.where), options.missing_outcome) for item in items]
+        origin = None if format == "table" else format  # a table may be our own
+        return [_finished(item._replace(where=entry.where), origin, options.missing_outcome) for item in items]
 
     for items in read_each(path, source.gather(read_entries(path, split=split)), read, limit=limit, on_bad=on_bad):
         yield from items
 
 
-def _from(source: str, item: Item) -> Item:
-    """Return an item whose spans name their source."""
+def _finished(item: Item, origin: str | None, missing_outcome: float | None) -> Item:
+    """Return an item whose spans name their source, with `missing_outcome` added to its outcome for each missing fact.
+
+    A missing fact is an error that has no place in the response.
+    """
     if not isinstance(item.made, Annotation):
         return item
     critique = item.made.critique
-    spans = tuple(replace(span, source=source) for span in critique.spans)
-    return item._replace(made=item.made._replace(critique=replace(critique, spans=spans)))
-
-
-def _charged(item: Item, missing_outcome: float | None) -> Item:
-    """Return an item with `missing_outcome` added to its outcome for each error that has no place in the response."""
-    missing = sum(loss.reason in (NO_PLACE, ADDED) for loss in item.losses)
-    if missing_outcome is None or not missing or not isinstance(item.made, Annotation):
-        return item
-    critique = item.made.critique
-    outcome = (critique.outcome or 0.0) + missing_outcome * missing
-    return item._replace(made=item.made._replace(critique=replace(critique, outcome=outcome)))
+    spans = tuple(replace(span, source=origin) if origin else span for span in critique.spans)
+    missing, outcome = sum(loss.reason in (NO_PLACE, ADDED) for loss in item.losses), critique.outcome
+    if missing and missing_outcome is not None:
+        outcome = (outcome or 0.0) + missing_outcome * missing
+    critique = replace(critique, spans=spans, outcome=outcome)
+    return item._replace(made=item.made._replace(critique=critique))

@@ -8,7 +8,7 @@ and `datasets` write them; empty cells are missing values; the prompt of an anno
 the columns that an annotation cannot hold.
 
 Entries of "spans" may have labels of the source, as those of doccano, Prodigy, Label Studio and XCOMET, in any key of
-`LABEL_KEYS` and `KIND_KEYS`; a label that is the source's own word is the category of its span. The columns "rater" and
+`TOOL_KEYS`; a label that is the source's own word is the category of its span. The columns "rater" and
 "severity", and "category" if a mapping names it, hold for all spans of the record that say nothing else. A record that
 Prodigy's "answer" rejects or ignores is an example.
 """
@@ -19,14 +19,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import (
-    KIND_KEYS,
-    LABEL_KEYS,
-    QUOTE_KEYS,
-    parse_critique_object,
-    place_of,
-    said_about,
-)
+from text2grad.feedback.critique_text import QUOTE_KEYS, TOOL_KEYS, parse_critique_object, place_of, said_about
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
@@ -53,7 +46,6 @@ CHAT_JOINED = (
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LABEL_KEYS = (*LABEL_KEYS[:-1], *KIND_KEYS)
 _LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 _FLAT = "critique."
@@ -99,17 +91,11 @@ def read_table(row: Row) -> Iterator[Item]:
     else:
         losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
         losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
-    about = said_about({key: record.get(key) for key in OF_ALL if key != "category" or key in row.options.columns})
+    of_all = {key: record.get(key) for key in OF_ALL if key != "category" or key in row.options.columns}
+    about = said_about(of_all) if critique.spans else {}
     critique = replace(critique, spans=tuple(replace(span, **about | _said(span)) for span in critique.spans))
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
-    known = {
-        "",
-        "prompt",
-        "response",
-        *used,
-        *(about if critique.spans else ()),
-        *(["answer"] if answer == "accept" else []),
-    }
+    known = {"", "prompt", "response", *used, *about, *(["answer"] if answer == "accept" else [])}
     unread = tuple(row.name(key) for key in record if key not in known)
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
 
@@ -140,7 +126,7 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
     """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
     at: Any = None  # the place of the label
     if isinstance(entry, dict):
-        at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
+        at = next((key for key in TOOL_KEYS if entry.get(key) is not None), None)
     elif isinstance(entry, list) and entry:  # behind a quote, offsets, or both
         at = isinstance(entry[0], str) + 2 * (place_of(entry) is not None)
     if at is None or (isinstance(entry, list) and len(entry) <= at):
@@ -159,15 +145,14 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
             yield _labelled(entry, at, meaning, own_word(str(label)))
 
 
-def _labelled(entry: Any, at: Any, meaning: str, word: str | None) -> Any:
+def _labelled(entry: Any, at: Any, meaning: str, word: str | None) -> Object:
     """Return an entry with our label, and its own word for it as the category unless it stands under another key."""
-    if isinstance(entry, dict):
-        kept = word is None or at == "severity" or "category" in said_about(entry)
-        return {**entry, "label": meaning} | ({} if kept else {"category": word})
-    if word is None or not (place := place_of(entry)):
-        return [*entry[:at], meaning] if word is None else {"span": entry[0], "label": meaning, "category": word}
-    quote = {"text": entry[0]} if isinstance(entry[0], str) else {}
-    return {**quote, "start": place[0], "end": place[1], "label": meaning, "category": word}
+    if isinstance(entry, list):
+        quote = {"text": entry[0]} if isinstance(entry[0], str) else {}
+        entry = quote | dict(zip(("start", "end"), place_of(entry) or (), strict=False))
+    elif at == "severity" or "category" in said_about(entry):
+        word = None
+    return {**entry, "label": meaning} | ({"category": word} if word else {})
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:

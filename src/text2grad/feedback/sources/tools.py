@@ -14,24 +14,12 @@ counts differ, the place of a span is unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from text2grad.feedback.critique_text import place_of
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import (
-    IGNORED,
-    NO_PROMPT,
-    Draft,
-    Item,
-    Loss,
-    Meaning,
-    Row,
-    own_word,
-    quoted,
-    unjudged,
-)
+from text2grad.feedback.sources.base import IGNORED, NO_PROMPT, Draft, Item, Loss, Meaning, Row, quoted, unjudged
 from text2grad.feedback.spans import readings, stands_at
 from text2grad.types import Example, Span
 
@@ -49,7 +37,7 @@ def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "
     if meaning == "ignore":
         draft.lose(IGNORED, line)
     else:
-        draft.spans.append(replace(place, label=meaning, category=own_word(label), reason=note or None))
+        draft.mark(place, label, meaning, note)
         draft.lines.append(line)
 
 
