@@ -1,9 +1,4 @@
-from .delta import (
-    AlignSettings as AlignSettings,
-    folded as folded,
-    pseudo_rewards as pseudo_rewards,
-    span_tokens as span_tokens,
-)
+from .delta import AlignSettings as AlignSettings, pseudo_rewards as pseudo_rewards, span_tokens as span_tokens
 from .offsets import Range as Range, token_offsets as token_offsets
 from .pieces import PieceTable as PieceTable, added_tokens as added_tokens
 from .rollouts import policy_offsets as policy_offsets, response_deltas as response_deltas, step_ends as step_ends

@@ -122,9 +122,7 @@ def pseudo_rewards(
 def span_weight(span: Span, weights: Weights) -> float:
     """Return the weight of a span: its own, 1 without one, times those of its severity, rater and category.
 
-    Args:
-        span: the span.
-        weights: the name of such an attribute → its values in lower case → their weights, 1 for one that is missing.
+    `weights` has values of these attributes in lower case and their weights, 1 for one that is missing.
 
     Raises:
         ConfigError: if the weight is not in [0, `LARGEST_WEIGHT`].
@@ -136,18 +134,13 @@ def span_weight(span: Span, weights: Weights) -> float:
     """
     product = 1.0 if span.weight is None else float(span.weight)
     for attribute, known in weights.items():
-        product *= known.get(folded(getattr(span, attribute)), 1.0)
+        product *= known.get((getattr(span, attribute) or "").strip().casefold(), 1.0)
     if not 0 <= product <= LARGEST_WEIGHT:
         raise ConfigError(
             f"the weight of {span} is {product:g}, its own times those of reward.severity, reward.raters and "
             f"reward.categories; weights lie in [0, {LARGEST_WEIGHT:g}]. Choose smaller ones"
         )
     return product
-
-
-def folded(name: str | None) -> str:
-    """Return a severity, rater or category as it is compared."""
-    return (name or "").strip().casefold()
 
 
 def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode = "expand") -> list[list[int]]:

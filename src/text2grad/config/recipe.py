@@ -237,15 +237,13 @@ def _values(schema: Mapping[str, Any]) -> str:
         return " | ".join(_values(option) for option in schema["anyOf"] if option["type"] != "null")
     if kind == "boolean" or "enum" in schema:
         return " | ".join(map(json.dumps, schema.get("enum", (True, False))))
-    if kind == "object":
-        return "table of numbers from 0 up"
     if kind == "array":
         element = schema["items"] if "items" in schema else schema["prefixItems"][0]
         return f"list of {_NAMES[element['type']]}s{_range(element)}"
     return f"{_NAMES[str(kind)]}{_range(schema)}"
 
 
-_NAMES = {"integer": "integer", "number": "number", "string": "text"}
+_NAMES = {"integer": "integer", "number": "number", "string": "text", "object": "table of numbers from 0 up"}
 
 
 def _range(schema: Mapping[str, Any]) -> str:

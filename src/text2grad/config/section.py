@@ -1,6 +1,5 @@
 """The base of every section of a recipe, and the types of its settings."""
 
-import math
 from collections.abc import Iterable
 from os.path import expanduser
 from typing import Annotated, Any
@@ -19,13 +18,12 @@ def _weights(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     for name, weight in given.items():
-        if isinstance(weight, bool | str) or not (isinstance(weight, int | float) and 0 <= weight < math.inf):
+        if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
             raise ValueError(
                 f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up: the label of a span '
                 "says the sign, and 0 takes the mark away"
             )
-    table = {name.strip().casefold(): weight for name, weight in given.items()}
-    if len(table) < len(given):
+    if len(table := {name.strip().casefold(): weight for name, weight in given.items()}) < len(given):
         raise ValueError("two names are the same but for upper and lower case; keep one of them")
     return table
 

@@ -296,7 +296,7 @@ def said_about(entry: Mapping[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> said_about({"quote": "Lyon", "Severity": "major", "comment": "It is Nice.", "annotator": 7})
-        {'reason': 'It is Nice.', 'severity': 'major', 'rater': '7'}
+        {'reason': 'It is Nice.', 'rater': '7', 'severity': 'major'}
     """
     given = {key.casefold(): value for key, value in entry.items()}
     about = dict[str, Any]()
@@ -404,14 +404,12 @@ _MORE_QUOTE_KEYS = (  # in an entry with other keys and no place: alone, such a 
 _ABOUT = {  # an attribute of a span → the keys that give it
     "reason": ("reason", "explanation", "comment", "note", "why"),
     "category": ("category", "error_type", "aspect", "type"),
-    "severity": ("severity",),
-    "weight": ("weight",),
     "rater": ("rater", "annotator"),
-    "source": ("source",),
+    **{name: (name,) for name in ("severity", "weight", "source")},
 }
 _PLACE_KEYS = (("start", "begin", "from", "offset", "s"), ("end", "stop", "to", "e"))
 _RANGE_KEYS = ("span", "position", "range", "offsets", "offset", "location", "loc", "indices", "interval")
-_OF_PLACE = re.compile(r"char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key
+_OF_PLACE = re.compile(r"_i\Z|char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key
 _NOTHING = {"", "none", "null", "n/a", "nothing"}
 _LABELS: Mapping[str, Label | None] = {
     **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),

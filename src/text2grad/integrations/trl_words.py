@@ -194,13 +194,8 @@ def _of_policy(critique: Critique, tokenizer: Any, ids: Sequence[int], own: Sequ
     offsets = policy_offsets(tokenizer, ids)
     runs = [list(run) for written, run in groupby(range(len(ids)), key=own.__getitem__) if written]
     ranges = [(offsets[run[0]][0], offsets[run[-1]][1]) for run in runs]
-    parts = (
-        replace(span, start=max(span.start, start), end=min(span.end, end))
-        for span in critique.spans
-        for start, end in ranges
-        if max(span.start, start) < min(span.end, end)
-    )
-    return replace(critique, spans=tuple(parts))
+    parts = [(span, max(span.start, first), min(span.end, end)) for span in critique.spans for first, end in ranges]
+    return replace(critique, spans=tuple(replace(span, start=a, end=b) for span, a, b in parts if a < b))
 
 
 def last_places(mask: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.align import AlignSettings, folded, response_deltas, step_ends
+from text2grad.align import AlignSettings, response_deltas, step_ends
 from text2grad.config import RewardConfig
 from text2grad.models import TokenBatch, collate
 from text2grad.progress import note
@@ -91,10 +91,7 @@ def rewards_of(
     critiques: Sequence[Critique],
     batch: TokenBatch | None = None,
 ) -> Rewarded:
-    """Return the rewards of judged rollouts as [reward] says; None collates them on the CPU.
-
-    The names in a table of weights that no span has are told when the first spans come.
-    """
+    """Return the rewards of judged rollouts as [reward] says; None collates them on the CPU."""
     tell_missing(settings, critiques)
     deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(settings))
     batch = collate(rollouts, pad_id=0) if batch is None else batch  # padding gets no reward
@@ -107,7 +104,7 @@ def tell_missing(settings: RewardConfig, critiques: Sequence[Critique]) -> None:
     """Tell once in a process which names in a table of weights none of the first spans has, such as misspelled ones."""
     spans = [span for critique in critiques for span in critique.spans]
     for attribute, weights in settings.weights.items() if spans else ():
-        there = {folded(getattr(span, attribute)) for span in spans} - {""}
+        there = {(getattr(span, attribute) or "").strip().casefold() for span in spans} - {""}
         missing, table = weights.keys() - there, f"{attribute} {weights}"
         if missing and table not in _TOLD:
             note(

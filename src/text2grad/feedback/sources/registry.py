@@ -84,10 +84,7 @@ def read_items(
 
 
 def _finished(item: Item, origin: str | None, missing_outcome: float | None) -> Item:
-    """Return an item whose spans name their source, with `missing_outcome` added to its outcome for each missing fact.
-
-    A missing fact is an error that has no place in the response.
-    """
+    """Return an item whose spans name their source; `missing_outcome` is added for each error without a place."""
     if not isinstance(item.made, Annotation):
         return item
     critique = item.made.critique

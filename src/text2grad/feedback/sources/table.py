@@ -93,15 +93,11 @@ def read_table(row: Row) -> Iterator[Item]:
         losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
     of_all = {key: record.get(key) for key in OF_ALL if key != "category" or key in row.options.columns}
     about = said_about(of_all) if critique.spans else {}
-    critique = replace(critique, spans=tuple(replace(span, **about | _said(span)) for span in critique.spans))
+    critique = replace(critique, spans=tuple(Span(**about | span.stated) for span in critique.spans))
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
     known = {"", "prompt", "response", *used, *about, *(["answer"] if answer == "accept" else [])}
     unread = tuple(row.name(key) for key in record if key not in known)
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
-
-
-def _said(span: Span) -> dict[str, Any]:
-    return {name: value for name, value in span.stated.items() if name in OF_ALL}
 
 
 def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:

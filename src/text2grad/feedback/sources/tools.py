@@ -117,7 +117,7 @@ def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Dr
         said = [text for text in _texts(value.get("text")) if text.strip()] if kind == "textarea" else []
         if kind == "choices" and (chosen := _texts(value.get("choices"))):
             said = [f"{result.get('from_name')}: {', '.join(chosen)}"]
-            severities |= {result.get("id"): chosen[0]} if str(result.get("from_name")).lower() == "severity" else {}
+            severities |= {result.get("id"): chosen[0]} if result.get("from_name") == "severity" else {}
         notes.setdefault(result.get("id"), []).extend(said)
         if kind == "labels" and name in other_tags:
             draft.lose(other_tags[name], f"{name}: {shown(value.get('text'))}")
@@ -130,8 +130,8 @@ def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Dr
     marks = {region.get("id") for region in regions} - {None}
     for region in regions:
         said = notes[region.get("id")] if region.get("id") in marks else []
-        severity = severities.get(region.get("id")) if region.get("id") in marks else None
-        place = _place(task, region["value"], draft.response, severity=severity, rater=rater)
+        about = {"rater": rater, "severity": severities.get(region.get("id") or "")}
+        place = _place(task, region["value"], draft.response, **about)
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
             _mark(draft, label, place, task.meaning(label), note)

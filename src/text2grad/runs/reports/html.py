@@ -140,12 +140,7 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
 
 
 def said_of(span: Mapping[str, Any]) -> str:
-    """Return what is said about a span of a record, in a line; empty if nothing is.
-
-    Example:
-        >>> said_of({"label": "negative", "category": "Fact", "rater": "ann", "reason": "It is Nice."})
-        'negative: Fact · ann: It is Nice.'
-    """
+    """Return what is said about a span of a record, such as "negative: Fact · ann: It is Nice."; "" if nothing is."""
     about = " · ".join(str(span[name]) for name in ("category", "severity", "rater") if span.get(name))
     said = ": ".join(part for part in (about, str(span.get("reason") or "")) if part)
     return f"{span['label']}: {said}" if said else ""
