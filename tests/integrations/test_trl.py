@@ -16,12 +16,13 @@ import small_trl
 from small_trl import LENGTHS, REWARDS, make_trainer, with_rewards
 from text2grad.errors import ConfigError, CriticError
 from text2grad.integrations import GRPOTrainer
+from text2grad.integrations.trl_words import _anchored, _of_policy
 from text2grad.models import collate
 from text2grad.rl import JudgedIds
 from text2grad.rl.advantages import group_advantages
 from text2grad.rl.ppo import TokenMean, policy_loss
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Critique, Example, Rollout, Span
 from text2grad_studio.columns import Filter
 from text2grad_studio.index import RunIndex
 from text2grad_studio.sources import open_sources
@@ -415,3 +416,14 @@ def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> 
     assert not one._reads_prompts_once(one.model)
     one.model.eval()
     assert one._reads_prompts_once(one.model)
+
+
+def test_spans_keep_what_is_said_about_them_where_their_places_change() -> None:
+    tokenizer = word_tokenizer(["red cat runs"])
+    ids = tokenizer("red cat runs").input_ids
+    said = Span(0, 7, "negative", None, "No.", "Fact", "major", 0.5, "ann", "rules")
+    own = _of_policy(Critique("", (said,)), tokenizer, ids, [1, 0, 1])  # a tool wrote " cat"
+    assert [span.stated for span in own.spans] == [{**said.stated, "end": 3}]
+    completion = [{"role": "assistant", "content": "red cat"}]
+    anchored = _anchored(Critique("", (said,)), completion, "So red cat")
+    assert [span.stated for span in anchored.spans] == [{**said.stated, "start": 3, "end": 10}]

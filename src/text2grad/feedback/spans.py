@@ -1,8 +1,7 @@
 """Quotes → spans of the response: the span map A(y) of section 3.3 (arXiv 2505.22338).
 
-In: a response, and the positive and negative quotes of a critic. Out: `Span`s in characters of the response, with what
-is said about the quotes, and the quotes that the response does not contain. `critique_from_text` does this for the text
-of a critique.
+In: a response, and a critic's positive and negative quotes. Out: `Span`s in characters of the response, with what is
+said of the quotes, and quotes that the response does not contain. `critique_from_text` does this for a critique's text.
 
 A quote is searched character by character (`match="exact"`) or in normalized form (`match="normalized"`, which also
 finds every exact match, except matches that end inside a letter). The ends of a quote are never guessed: a paraphrase

@@ -92,5 +92,4 @@ def _finished(item: Item, origin: str | None, missing_outcome: float | None) -> 
     missing, outcome = sum(loss.reason in (NO_PLACE, ADDED) for loss in item.losses), critique.outcome
     if missing and missing_outcome is not None:
         outcome = (outcome or 0.0) + missing_outcome * missing
-    critique = replace(critique, spans=spans, outcome=outcome)
-    return item._replace(made=item.made._replace(critique=critique))
+    return item._replace(made=item.made._replace(critique=replace(critique, spans=spans, outcome=outcome)))
