@@ -266,5 +266,8 @@ def test_a_span_says_what_the_most_similar_critique_that_marks_it_says() -> None
         (11, 17, "It was Friday.", "cid", 0.5),
     ]
     assert voted.feedback == "c"
+    other = said("c", replace(GOOD_CITY, reason="Yes."))  # the most similar one, with the other label
+    apart = [said("a", city, Span(8, 17, "negative")), said("b", CITY, Span(8, 17, "positive")), other]
+    assert [(span.label, span.reason) for span in vote(apart, RESPONSE).spans] == [("negative", "It is Nice.")]
     ours = vote([said("a", city), said("b", wide), said("c", DAY, GOOD_CITY)], RESPONSE)
     assert ours.spans[0].stated == {"start": 3, "end": 7, "label": "negative", "reason": "It is Nice.", "rater": "ann"}

@@ -312,13 +312,14 @@ def test_a_choice_of_the_severity_and_a_label_of_ones_own_go_with_the_region(
     marked = {**region(10, 14, "Fact", text="Lyon"), "id": "a"}
     severity = {"type": "choices", "id": "a", "from_name": "severity", "value": {"choices": ["major"]}}
     path = tmp_path / "in.json"
-    record = task(marked, severity, region(0, 1, "Fact"))
+    kind = {"type": "choices", "id": "a", "from_name": "kind", "value": {"choices": ["place"]}}
+    record = task(marked, severity, kind, region(0, 1, "Fact"))
     record["annotations"][0]["completed_by"] = who
     path.write_text(json.dumps([record]))
     (read,) = read_source(path, format="label_studio", labels={"Fact": "negative"})
     assert said(read) == [
         ("Fact", None, None, rater, "label_studio"),
-        ("Fact", "major", "severity: major", rater, "label_studio"),
+        ("Fact", "major", "severity: major kind: place", rater, "label_studio"),
     ]
 
 
