@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item
+from text2grad.types import Example
 
 
 class Account(NamedTuple):
@@ -24,7 +25,7 @@ def account_for(items: Iterable[Item]) -> Account:
     judged = [item.made for item in listed if isinstance(item.made, Annotation)]
     return Account(
         len(judged),
-        len(listed) - len(judged),
+        sum(isinstance(item.made, Example) for item in listed),
         Counter(span.label for annotation in judged for span in annotation.critique.spans),
         Counter(loss.reason for item in listed for loss in item.losses),
         {column for item in listed for column in item.unread},

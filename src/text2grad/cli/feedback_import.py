@@ -79,22 +79,20 @@ def run(args: argparse.Namespace) -> int:
     column, outcomes = args.map
     columns = name_values("--column", [*args.column, *([f"outcome={column}"] if column else [])])
     options = Options(columns, labels | outcomes, args.missing_outcome)
-    items, bad = list[Item](), list[str]()
-    annotations, words, examples = list[Annotation](), list[Annotation](), list[Example]()
+    annotations, words, bad = list[Annotation](), list[Annotation](), list[str]()
 
     def skip(error: DataError) -> None:
         bad.append(str(error).removesuffix(f". {WAY_OUT}"))
 
     on_bad = skip if args.skip_bad else refuse_bad
-    for item in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
-        items.append(item)
-        if isinstance(item.made, Example):
-            examples.append(item.made)
-            continue
-        if not annotations and not words and not args.quiet:
-            print_critique(CONSOLE, item.made.response, item.made.critique, title=item.where)
+    items = list(read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad))
+    examples = [item.made for item in items if isinstance(item.made, Example)]
+    judged = [(item, item.made) for item in items if isinstance(item.made, Annotation)]
+    if judged and not args.quiet and not SOURCES[args.format].private:
+        print_critique(CONSOLE, judged[0][1].response, judged[0][1].critique, title=judged[0][0].where)
+    for item, made in judged:
         alone = args.ungrounded and WORDS_ONLY in dict(item.losses)
-        (words if alone else annotations).append(item.made)
+        (words if alone else annotations).append(made)
     files: list[tuple[Path, Any, Callable[[Path, Any], None]]] = [
         (args.out, annotations, write_annotations),
         (args.ungrounded, words, write_annotations),
@@ -145,9 +143,10 @@ def _check_outputs(args: argparse.Namespace) -> Path:
 def _print_account(items: Sequence[Item], bad: list[str], unmet: list[str], met: set[str]) -> None:
     """Print the numbers of items, the losses with their reasons, and the given labels that no record had."""
     judged = [item.made for item in items if isinstance(item.made, Annotation)]
+    examples = sum(isinstance(item.made, Example) for item in items)
     labels = Counter(span.label for annotation in judged for span in annotation.critique.spans)
     spans = f"{labels.total():,}{''.join(f', {count:,} {label}' for label, count in labels.items())}"
-    print_lines([("annotations", f"{len(judged):,}"), ("spans", spans), ("examples", f"{len(items) - len(judged):,}")])
+    print_lines([("annotations", f"{len(judged):,}"), ("spans", spans), ("examples", f"{examples:,}")])
     losses: dict[str, list[str]] = {"records that cannot be used": bad} if bad else {}
     for item in items:
         for reason, detail in item.losses:

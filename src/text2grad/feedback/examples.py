@@ -118,7 +118,7 @@ def _calls(message: Message) -> Any:
     return message.get("tool_calls") or message.get("function_call")
 
 
-def _with_messages(record: Any) -> Any:
+def with_messages(record: Any) -> Any:
     """Return a record with its chat as a list of messages with texts, as far as it can be: see the module."""
     keys = ("prompt", "messages", "conversations", "conversation")
     key = next((key for key in keys if isinstance(record, dict) and key in record), "")
@@ -150,7 +150,7 @@ def to_example(record: Any, where: str) -> Example:
     Raises:
         DataError: if it is none.
     """
-    record = _with_messages(record)
+    record = with_messages(record)
     if isinstance(record, dict) and "messages" in record and "prompt" not in record:
         last = chat_turns(record, where)[-1]
         others = {key: value for key, value in record.items() if key != "messages"}
@@ -222,7 +222,7 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
 
 
 def _demonstration(record: Object, where: str) -> Demonstration:
-    record = _with_messages(record)
+    record = with_messages(record)
     example = to_example(record, where)
     if "prompt" not in record:
         turns = tuple(turn for turn in chat_turns(record, where) if _is_learned(turn.message, where))

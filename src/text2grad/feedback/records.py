@@ -16,7 +16,7 @@ parts of the critique beside "response".
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -51,11 +51,12 @@ _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and sp
 
 
 class Annotation(NamedTuple):
-    """A response and its critique."""
+    """A response and its critique; `line` has further keys of its line in a file, or a chat in place of the prompt."""
 
     prompt: str
     response: str
     critique: Critique
+    line: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     """Return an annotation as JSON data; `read_critique_records` reads it."""
-    return {**annotation._asdict(), "critique": critique_to_json(annotation.critique)}
+    own = {"prompt": annotation.prompt, "response": annotation.response}
+    return {**own, "critique": critique_to_json(annotation.critique), **(annotation.line or {})}
 
 
 def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annotation]:

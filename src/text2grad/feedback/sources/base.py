@@ -42,13 +42,13 @@ class Item(NamedTuple):
     """One annotation or example of a record.
 
     Attributes:
-        made: an annotation, or an example if there is no feedback.
+        made: an annotation, or an example if there is no feedback; None if there is nothing but losses.
         losses: the data of the record that it lacks.
         unread: the columns of the record that have no place in the annotation.
         where: file and number of the record; "" until `read_items` sets it.
     """
 
-    made: Annotation | Example
+    made: Annotation | Example | None
     losses: tuple[Loss, ...] = ()
     unread: tuple[str, ...] = ()
     where: str = ""
@@ -182,6 +182,7 @@ class Source:
         read: yields the items of a record.
         columns: the names that a column mapping may use.
         labels: True if labels can be given a meaning.
+        private: True if its texts may be personal, so that none is printed.
         gather: joins the rows of each record, for sources with several rows per record.
     """
 
@@ -189,6 +190,7 @@ class Source:
     read: Callable[[Row], Iterator[Item]]
     columns: tuple[str, ...] = ()
     labels: bool = False
+    private: bool = False
     gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
 
 

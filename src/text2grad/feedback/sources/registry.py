@@ -8,6 +8,7 @@ from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback.record_files import Entry, Object, read_each, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import ADDED, NO_PLACE, Item, Meaning, Options, Row, Source
+from text2grad.feedback.sources.conversations import read_conversations
 from text2grad.feedback.sources.mqm import gather_mqm, read_mqm
 from text2grad.feedback.sources.qa_feedback import read_qa_feedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
@@ -21,6 +22,9 @@ SOURCES: dict[str, Source] = {  # readers by the names that `text2grad feedback 
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
     "argilla": Source(
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
+    ),
+    "conversations": Source(
+        "chats: what the user says next, as feedback in words", read_conversations, ("outcome",), True, private=True
     ),
 }
 
@@ -48,7 +52,7 @@ def read_source(
         ConfigError: if a setting has an unknown value.
     """
     options = Options(columns or {}, labels or {})
-    return [item.made for item in read_items(path, format, options, split=split)]
+    return [item.made for item in read_items(path, format, options, split=split) if item.made is not None]
 
 
 def read_items(
