@@ -42,8 +42,9 @@ class AlignSettings:
 
     @classmethod
     def of(cls, reward: Any) -> "AlignSettings":
-        """Return the settings of the section [reward] of a recipe, or of anything with attributes of these names."""
-        return cls(**{setting.name: getattr(reward, setting.name) for setting in fields(cls)})
+        """Return the settings of the section [reward] of a recipe, or of anything with some of these attributes."""
+        names = [setting.name for setting in fields(cls) if hasattr(reward, setting.name)]
+        return cls(**{name: getattr(reward, name) for name in names})
 
 
 DEFAULT = AlignSettings()
