@@ -55,17 +55,18 @@ newest-test:                 ## the product with the newest packages, as pip giv
 	.venv-newest/bin/pip install --quiet --editable '.[train,annotate,eval,tune,studio,dev]'
 	$(ONE_THREAD) .venv-newest/bin/pytest -n 3 --dist loadfile -q
 
-verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
+verl-test: .venv-verl/ready  ## the clients of verl and SkyRL beside their own functions, in an environment of its own
 	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped
 	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/integrations/test_verl.py tests/integrations/test_verl_scores.py \
-		--junitxml build/full/verl.xml
+		tests/integrations/test_served.py --junitxml build/full/verl.xml
 
 .venv-verl/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-verl
 	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train,annotate]' pytest pytest-timeout hypothesis
 	.venv-verl/bin/pip install --quiet --constraint constraints.txt hydra-core codetiming msgspec msgpack pyzmq orjson \
-		cachetools jsonschema pylatexenc pyvers cloudpickle requests fastapi uvicorn
-	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' 'ray==2.60.0' 'tensordict==0.10.0' torchdata TransferQueue
+		cachetools jsonschema pylatexenc pyvers cloudpickle requests fastapi uvicorn loguru jaxtyping httpx
+	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' 'ray==2.60.0' 'tensordict==0.10.0' torchdata TransferQueue \
+		'skyrl==0.3.0' skyrl-gym
 	touch $@
 
 vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in an environment of its own

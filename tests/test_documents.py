@@ -63,17 +63,19 @@ shorter() {
     evaluate) [ "$2" != critic ] || echo --limit 4 ;;
   esac
 }
-studio() {  # a server: stopped as by Ctrl-C when its page can be opened
-  local status=0
-  $WARM -m text2grad.cli "$@" --no-browser --port 0 > ../opened &
-  until grep -q "^open" ../opened; do kill -0 $!; sleep 0.1; done
+until_ready() {  # a server: stopped as by Ctrl-C when its page can be opened, or it can be asked; the end it has then
+  local status=0 expected=$1
+  shift
+  $WARM -m text2grad.cli "$@" > ../opened &
+  until grep -qE "^(open|ask)" ../opened; do kill -0 $!; sleep 0.1; done
   kill -INT $!
   wait $! || status=$?
-  [ $status = 0 ]
+  [ $status = $expected ]
 }
 text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 3
   local status=0
-  [ "$1" != studio ] || { studio "$@"; return; }
+  [ "$1" != studio ] || { until_ready 0 "$@" --no-browser --port 0; return; }
+  [ "$1" != serve ] || { until_ready 130 "$@" --listen 127.0.0.1:0; return; }
   warm text2grad "$@" $(shorter "$@") 2> ../said || status=$?
   cat ../said >&2
   [ $status = 0 ] || { [ "$1 $status" = "train 3" ] && grep -q "labelled no token" ../said; }
@@ -85,6 +87,7 @@ python() {
   local file=$1
   case "$*" in
     -*) command python3 "$@" ;;
+    served_verl.py | served_skyrl.py) command python3 -m py_compile "$file" ;;  # run in test_served.py
     *) warm python "$@" ;;
   esac
 }

@@ -7,6 +7,7 @@ policy's tokenizer decodes it.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -221,9 +222,11 @@ class Conversation(str):
 class Given(NamedTuple):
     """Ids of a rollout that the policy read and did not sample, such as a tool's result and the template's marks.
 
+    They end a turn of the policy: between two of its turns there is at least one given id.
+
     Attributes:
         place: the number of sampled ids that stand before them.
-        ids: these ids.
+        ids: these ids, at least one.
     """
 
     place: int
@@ -252,6 +255,21 @@ class Rollout:
     truncated: bool
     engine_logp: tuple[float, ...] = ()
     given: tuple[Given, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the places of given ids."""
+        places = [0, *(given.place for given in self.given), len(self.response_ids)]
+        if places != sorted(places) or not all(given.ids for given in self.given):
+            shown = ", ".join(f"{len(given.ids)} at {given.place}" for given in self.given)
+            raise AlignmentError(
+                f"given ids need places in order among the {len(self.response_ids)} sampled ids, and at least one id "
+                f"each, got {shown}. Leave out what gives no id, and let `place` count the sampled ids before"
+            )
+
+    def sampled_turns(self) -> list[tuple[int, ...]]:
+        """Return the sampled ids before, between and behind given ids; none where no id was sampled."""
+        places = [0, *(given.place for given in self.given), len(self.response_ids)]
+        return [self.response_ids[start:stop] for start, stop in pairwise(places)]
 
 
 def tagged(name: str, text: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import hashlib
 import json
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from text2grad import LLMCritic
 from text2grad.cli.__main__ import main
 from text2grad.cli.annotate import _write
 from text2grad.config.recipe import Recipe
+from text2grad.config.run_directory import digest_of
 from text2grad.critics.servers import Answer, Item, cached_client
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError, RequestError
@@ -353,10 +353,10 @@ def test_critiques_of_a_critic_whose_source_has_changed_are_not_taken_for_its_ow
     source.write_text(JUDGES + "# changed\n")
     capsys.readouterr()
     assert by(own, "good") == 2
-    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (JUDGES, JUDGES + "# changed\n")]
-    said = " ".join(capsys.readouterr().err.split())
-    assert f'another critic: {{"source": "{hashes[0]}"}}, now {{"source": "{hashes[1]}"}}. Choose another --out' in said
+    now = digest_of(source)
     source.write_text(JUDGES)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f'another critic: {{"files": "{digest_of(source)}"}}, now {{"files": "{now}"}}. Choose another --out' in said
     assert by(own, "good") == 0
 
 

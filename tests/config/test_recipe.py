@@ -475,7 +475,8 @@ def test_a_recipe_has_few_settings() -> None:
         for section in sections
         for name in section.model_fields
     }
-    assert len(declared) <= 123
+    # 120, and the discount at the end of a turn: no other setting says how much a turn answers for later ones
+    assert len(declared) <= 124
 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml")), ids=lambda p: p.name)

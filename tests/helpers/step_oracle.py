@@ -12,7 +12,8 @@ Shapes: T response tokens of one response, S its prompt and response together, V
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ class Response:
     critique: Any
     truncated: bool
     told_ids: list[int]  # the prompt with the critique's words in it
+    given: Mapping[int, list[int]] = field(default_factory=dict)  # number of sampled ids before → ids given there
 
     @property
     def failed(self) -> bool:
@@ -126,14 +128,17 @@ class Networks:
     def run(self, weights: Weights, response: Response) -> tuple[Tensor, Tensor]:
         """Return logits [T, V] that predict each response token, and the hidden states that did, one more, [T + 1, H].
 
-        Token t stands at position P + t and is predicted at P − 1 + t; the state at P − 1 + T is the one that the
-        response was left in.
+        A token is predicted at the position before its own; the state at the last one is that which the response was
+        left in. Given ids stand between the sampled ones and are predicted by nobody.
         """
-        ids = torch.tensor([response.prompt_ids + response.ids])
+        ids, predictors = list(response.prompt_ids), list[int]()
+        for t, token in enumerate([*response.ids, None]):
+            ids += response.given.get(t, [])
+            predictors.append(len(ids) - 1)
+            ids += [] if token is None else [token]
         options = {"use_cache": False, "output_hidden_states": True}
-        output = functional_call(self.base, weights, (ids,), options)
-        first = len(response.prompt_ids) - 1
-        return output.logits[0, first:-1], output.hidden_states[-1][0, first:]
+        output = functional_call(self.base, weights, (torch.tensor([ids]),), options)
+        return output.logits[0, predictors[:-1]], output.hidden_states[-1][0, predictors]
 
     def log_softmax(self, weights: Weights, response: Response, temperature: float) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the whole vocabulary at a temperature, and the hidden states."""
@@ -206,7 +211,15 @@ def deltas(response: Response, texts: Sequence[str], setting: Any) -> np.ndarray
 
 
 def gathered(response: Response, earned: np.ndarray, texts: Sequence[str], placement: str) -> np.ndarray:
-    """Return the sums of the rewards on the last token of each step; a step ends where a token holds its end."""
+    """Return the sums of the rewards on the last token of each step; a step ends where a token holds its end.
+
+    Of several turns each has steps of its own.
+    """
+    starts = [0, *sorted(at for at in response.given if 0 < at < len(texts)), len(texts)]
+    if len(starts) > 2 and placement != "last_token":
+        alone = replace(response, given={})
+        parts = [slice(*pair) for pair in pairwise(starts)]
+        return np.concatenate([gathered(alone, earned[own], texts[own], placement) for own in parts])
     marks = {"last_token": "", "lines": "\n", "sentences": ".!?…\n", "clauses": ".!?…,;:\n"}[placement]
     gathered_rewards, total = np.zeros(len(earned)), 0.0
     for t, text in enumerate(texts):
@@ -236,13 +249,16 @@ def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], 
 # --- Advantages ------------------------------------------------------------------------------------------------------
 
 
-def advantages_of(rewards: np.ndarray, values: np.ndarray, bootstrap: float, gamma: float, lam: float) -> np.ndarray:
-    """Return A_t = Σ_{l ≥ 0} (γλ)^l (r_{t+l} + γ V_{t+l+1} − V_{t+l}), the double sum as it stands."""
+def advantages_of(
+    rewards: np.ndarray, values: np.ndarray, bootstrap: float, gammas: Sequence[float], lam: float
+) -> np.ndarray:
+    """Return A_t = Σ_{k ≥ t} (Π_{t ≤ s < k} γ_s λ) (r_k + γ_k V_{k+1} − V_k), the double sum as it stands."""
     following = np.append(values[1:], bootstrap)
     advantages = np.zeros(len(rewards))
     for t in range(len(rewards)):
         for k in range(t, len(rewards)):
-            advantages[t] += (gamma * lam) ** (k - t) * (rewards[k] + gamma * following[k] - values[k])
+            weight = math.prod(gamma * lam for gamma in gammas[t:k])
+            advantages[t] += weight * (rewards[k] + gammas[k] * following[k] - values[k])
     return advantages
 
 
@@ -341,7 +357,9 @@ class Oracle:
                 if not response.failed:
                     rest[-1] += response.critique.outcome or 0.0
                     taught = credit_of_teacher(self._log_ratio(response, mine.logp), delta, ppo, reward)
-            raw = advantages_of(rest - beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
+            at_end = ppo.gamma if ppo.gamma_turn is None else ppo.gamma_turn
+            gammas = [at_end if t + 1 in response.given else ppo.gamma for t in range(len(delta))]
+            raw = advantages_of(rest - beta * kl.numpy(), values, bootstrap, gammas, ppo.lam)
             sampled = reference[torch.arange(len(response.ids)), torch.tensor(response.ids)]
             scored.append(
                 Scored(

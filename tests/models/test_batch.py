@@ -4,21 +4,24 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from text2grad.errors import DataError
+from text2grad.errors import AlignmentError, DataError
 from text2grad.models.batch import TokenBatch, collate
-from text2grad.types import Example, Rollout
+from text2grad.types import Example, Given, Rollout
 
 PAD = 9
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-def rollout(prompt: list[int], response: list[int], truncated: bool = False) -> Rollout:
-    return Rollout(Example("x"), tuple(prompt), tuple(response), "y", truncated)
+def rollout(
+    prompt: list[int], response: list[int], truncated: bool = False, given: dict[int, list[int]] | None = None
+) -> Rollout:
+    between = tuple(Given(place, tuple(ids)) for place, ids in (given or {}).items())
+    return Rollout(Example("x"), tuple(prompt), tuple(response), "y", truncated, given=between)
 
 
 def same(a: TokenBatch, b: TokenBatch) -> bool:
     return (
-        all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a[:5], b[:5], strict=True))
+        all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a[:7], b[:7], strict=True))
         and a.prompts == b.prompts
     )
 
@@ -34,6 +37,9 @@ def test_a_batch_by_hand() -> None:
     assert batch.response_mask.tolist() == [[True, True, False], [True, True, True], [False, False, False]]
     assert batch.truncated.tolist() == [True, False, True]
     assert batch.response_lengths.tolist() == [2, 3, 0]
+    assert batch.positions.tolist() == [[3, 4, 5], [1, 2, 3], [2, 2, 2]]
+    assert batch.lengths.tolist() == [5, 4, 2]
+    assert not batch.turn_ends().any()
     assert batch.ids.dtype == batch.response_ids.dtype == batch.prompt_lengths.dtype == torch.int64
     assert batch.response_mask.dtype == batch.truncated.dtype == torch.bool
 
@@ -135,4 +141,73 @@ def test_no_rollouts_are_refused() -> None:
 
 def test_every_tensor_goes_to_the_device_that_was_asked_for() -> None:
     batch = collate(THREE, pad_id=PAD, device="meta")
-    assert {x.device.type for x in batch[:5]} == {"meta"}
+    assert {x.device.type for x in batch[:7]} == {"meta"}
+
+
+# Two turns with two given ids between them; three turns, of which the second is empty; and given ids at the end.
+TURNS = [
+    rollout([1, 2], [4, 5, 6], given={2: [8, 8]}),
+    rollout([3], [7, 1], True, given={1: [2, 2, 2]}),
+    rollout([5, 5, 5], [6, 6], True, given={1: [1], 2: [4, 3]}),
+    rollout([2, 4], [], True, given={0: [7]}),
+]
+
+
+def test_given_ids_stand_between_the_sampled_ones_and_are_no_response() -> None:
+    batch = collate(TURNS, pad_id=PAD)
+    assert batch.ids.tolist() == [
+        [1, 2, 4, 5, 8, 8, 6, 9],
+        [3, 7, 2, 2, 2, 1, 9, 9],
+        [5, 5, 5, 6, 1, 6, 4, 3],
+        [2, 4, 7, 9, 9, 9, 9, 9],
+    ]
+    assert batch.response_ids.tolist() == [[4, 5, 6], [7, 1, 9], [6, 6, 9], [9, 9, 9]]
+    assert batch.response_lengths.tolist() == [3, 2, 2, 0]
+    assert batch.positions.tolist() == [[2, 3, 6], [1, 5, 6], [3, 5, 8], [3, 3, 3]]
+    assert batch.last_positions().tolist() == [6, 5, 7, 2]
+    f, t = False, True
+    assert batch.turn_ends().tolist() == [[f, t, f], [t, f, f], [t, t, f], [f, f, f]]
+    # before each y_t: positions 1, 2 and 5; 0 and 4; 2 and 4
+    assert batch.at_predictors(batch.ids[:, :, None])[:, 0].tolist() == [2, 4, 8, 3, 2, 5, 1]
+    assert batch.cost() == (4 * 8, False)
+
+
+@derandomized
+@given(lengths, st.randoms(use_true_random=False))
+def test_trajectories_keep_the_order_of_their_ids_in_any_rows(shape: list[tuple[int, int]], random: object) -> None:
+    draw = random.randint  # type: ignore[attr-defined]
+    made = []
+    for p, r in shape:
+        places = sorted({draw(0, r) for _ in range(draw(0, 3))})
+        made.append(rollout([1] * p, list(range(10, 10 + r)), given={at: [2] * draw(1, 3) for at in places}))
+    chosen = [draw(0, len(made) - 1) for _ in range(3)]
+    batch = collate(made, pad_id=PAD).rows(torch.tensor(chosen))
+    assert same(batch, collate([made[row] for row in chosen], pad_id=PAD))
+    for row, own in enumerate(made[row] for row in chosen):
+        behind = batch.ids[row, batch.prompt_lengths[row] : batch.lengths[row]].tolist()
+        assert [token for token in behind if token != 2] == list(own.response_ids)
+        assert batch.ids[row, batch.positions[row, : len(own.response_ids)]].tolist() == list(own.response_ids)
+        ends = {at.place - 1 for at in own.given} - {-1}
+        assert set(batch.turn_ends()[row].nonzero()[:, 0].tolist()) == ends
+
+
+def test_groups_of_trajectories_count_what_they_were_given() -> None:
+    # Rows of 8, 6, 8 and 3 tokens: 3 and 6 make 12 padded tokens, with one of 8 they would make 24.
+    batch = collate(TURNS, pad_id=PAD)
+    assert [group.tolist() for group in batch.groups(16)] == [[3, 1], [0, 2]]
+    assert [batch.rows(group).cost().tokens for group in batch.groups(16)] == [12, 16]
+    shared = collate([rollout([1] * 9, [2], given={1: [3] * n}) for n in (4, 2)], pad_id=PAD, share_prompts=True)
+    assert shared.cost() == (9 + 2 * 5, True)  # of 28
+
+
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [({2: [1], 1: [1]}, "1 at 2, 1 at 1"), ({4: [1, 1]}, "2 at 4"), ({1: []}, "0 at 1"), ({-1: [1]}, "1 at -1")],
+)
+def test_given_ids_without_a_place_in_order_are_refused(places: dict[int, list[int]], shown: str) -> None:
+    with pytest.raises(AlignmentError) as error:
+        rollout([1], [2, 3, 4], given=places)
+    assert str(error.value) == (
+        f"given ids need places in order among the 3 sampled ids, and at least one id each, got {shown}. Leave out "
+        "what gives no id, and let `place` count the sampled ids before"
+    )

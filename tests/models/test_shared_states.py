@@ -1,6 +1,6 @@
 """Responses to one prompt share its forward pass: states, scores and gradients are those of whole rows."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -9,14 +9,14 @@ from torch import Tensor
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, MptConfig, MptForCausalLM
 
 from text2grad.models import shared_attention
-from text2grad.models.adapters import base_of, enable_checkpointing, trunk_of, with_lora
+from text2grad.models.adapters import adapter_active, adapters_off, base_of, enable_checkpointing, trunk_of, with_lora
 from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.decoding import decode, steps_are_right
 from text2grad.models.policy import PolicyWithValue, Reference, response_logprobs
 from text2grad.models.randomness import step_uniforms
 from text2grad.models.sampling import sample
 from text2grad.models.shared_prefix import can_share_prompts, prefill
-from text2grad.types import Example, Rollout
+from text2grad.types import Example, Given, Rollout
 from tiny_models import CONFIGS, tiny
 
 pytestmark = [
@@ -233,3 +233,87 @@ def test_a_model_whose_alibi_counts_slots_reads_every_row_whole() -> None:
     assert prefill(model, rows, [0, 0, 1, 1], 0) is None
     alone = [decode(model, [row], max_new_tokens=5, eos_ids=(), pad_id=0)[0] for row in rows]
     assert decode(model, rows, max_new_tokens=5, eos_ids=(), pad_id=0, groups=[0, 0, 1, 1]) == alone
+
+
+# --- Trajectories: given ids stand between the sampled ones -----------------------------------------------------------
+
+TALKS = [  # groups of 3 and 2; turns that are empty, given ids at the beginning and at the end, and a single turn
+    Rollout(Example("x"), PROMPTS[n], response, "y", cut, given=tuple(Given(*between) for between in given_ids))
+    for n, response, cut, given_ids in [
+        (0, (30, 31, 32), True, [(1, (50, 51))]),
+        (0, (33,), True, []),
+        (1, (38, 2), False, [(1, (56, 56)), (1, (57,))]),
+        (0, (34, 35, 36, 37), True, [(2, (52,)), (3, (53, 54)), (4, (55,))]),
+        (1, (), True, [(0, (58,))]),
+    ]
+]
+
+
+class Alone(NamedTuple):
+    """What transformers says of one trajectory: log-probs, entropies and values of its tokens, and after."""
+
+    logp: Tensor
+    entropy: Tensor
+    values: Tensor
+    after: Tensor
+
+
+def alone(model: PolicyWithValue, own: Rollout) -> Alone:
+    """Read a trajectory in one pass of its own, and look at the places before the sampled ids."""
+    ids, before = list(own.prompt_ids), list[int]()
+    for t in range(len(own.response_ids) + 1):
+        ids += [token for place, between in own.given if place == t for token in between]
+        before.append(len(ids) - 1)
+        ids += own.response_ids[t : t + 1]
+    row, read = torch.tensor([ids]), {"use_cache": False, "output_hidden_states": True}
+    out = model.policy(row, **read)
+    scores = (out.logits[0, before[:-1]] / 0.7).log_softmax(-1)
+    states = out.hidden_states[-1][0, before]
+    if model.value_mode == "adapter":
+        with adapter_active(model.policy, "value"):
+            states = model.policy(row, **read).hidden_states[-1][0, before]
+    if model.value_mode == "model":
+        states = model.value_trunk(input_ids=row, use_cache=False).last_hidden_state[0, before]
+    values = torch.zeros(len(before)) if model.value_head is None else model.value_head(states)[:, 0]
+    logp = scores.gather(1, torch.tensor(own.response_ids, dtype=torch.long)[:, None])[:, 0]
+    return Alone(logp, -(scores.exp() * scores).sum(-1), values[:-1], values[-1])
+
+
+def loss_of(logp: Tensor, entropy: Tensor, values: Tensor) -> Tensor:
+    """A loss in which no two of the tokens, packed, count the same."""
+    weights = torch.linspace(-1, 1, len(logp))
+    return (weights * logp).sum() + 0.3 * (weights.flip(0) * entropy).sum() - values.square().sum()
+
+
+@pytest.mark.parametrize("mode", ["none", "trunk", "adapter", "model"])
+def test_a_trajectory_is_read_as_transformers_reads_it_alone(mode: str) -> None:
+    model, order = with_value(mode), (2, 4, 0, 1, 3)
+    reference = Reference(model.policy, base=True)
+    expected = [alone(model, TALKS[row]) for row in order]
+    packed = [torch.cat([getattr(own, name) for own in expected]) for name in ("logp", "entropy", "values")]
+    gradient = gradients(model, loss_of(*packed))
+    start = packed[0]
+    if mode == "adapter":
+        with adapters_off(model.policy):
+            start = torch.cat([alone(model, TALKS[row]).logp for row in order])
+    for share in (True, False):
+        batch = collate(TALKS, pad_id=0, share_prompts=share).rows(torch.tensor(order))
+        assert batch.cost() == ((2 * 8 + 5 * 8, True) if share else (5 * 16, False))
+        ours, mask = model(batch, temperature=0.7, with_entropy=True), batch.response_mask
+        for name, mine, theirs in zip(("logp", "entropy", "values"), ours, packed, strict=True):
+            torch.testing.assert_close(mine[mask], theirs, rtol=0, atol=1e-5, msg=name)
+            assert not mine[~mask].any()
+        assert_same(gradients(model, loss_of(*(x[mask] for x in ours))), gradient)
+        scored = model.score(batch, reference, temperature=0.7, kl="full")
+        after = torch.stack([own.after for own in expected]) * batch.truncated
+        for mine, theirs in ((scored.logp[mask], packed[0]), (scored.logp_ref[mask], start), (scored.bootstrap, after)):
+            torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma2"])
+def test_trajectories_of_other_architectures_are_read_as_transformers_reads_them(family: str) -> None:
+    model = PolicyWithValue(tiny(family), value="none")
+    batch = collate(TALKS, pad_id=0, share_prompts=family not in WHOLE)
+    logp = model(batch, temperature=0.7).logp
+    expected = torch.cat([alone(model, own).logp for own in TALKS])
+    torch.testing.assert_close(logp[batch.response_mask], expected, rtol=0, atol=1e-5)

@@ -1,14 +1,18 @@
 """GAE against the double sum of its definition, Appendix A's law, and whitening."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from text2grad.config import PPOConfig
 from text2grad.errors import ShapeError
-from text2grad.rl.advantages import GROUP_EPS, gae, group_advantages, whiten
+from text2grad.models.batch import collate
+from text2grad.rl.advantages import GROUP_EPS, advantages_over_baseline, discounts, gae, group_advantages, whiten
 from text2grad.rl.nl_gradient import at_last_token
+from text2grad.types import Example, Given, Rollout
 
 GARBAGE = [float("nan"), float("inf"), -float("inf"), 1e30]
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
@@ -337,3 +341,114 @@ def test_rows_that_are_no_groups_are_refused() -> None:
     for size in (1, 3):
         with pytest.raises(ShapeError, match=f"4 responses are not groups of {size}"):
             group_advantages(rewards, mask, group_size=size, gamma=1.0, lam=1.0)
+
+
+# --- Turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_token_may_have_a_discount_of_its_own_by_hand() -> None:
+    rewards, values = torch.tensor([[1.0, 0.0, 2.0, 99.0]]), torch.tensor([[0.5, 1.0, -1.0, 99.0]])
+    gamma = torch.tensor([[0.5, 0.25, 0.5, 0.5]], dtype=torch.float64)
+    out = gae(rewards, values, mask_of([3], 4), gamma=gamma, lam=0.5, bootstrap=torch.tensor([8.0]))
+    # δ^TD: 1 + ½·1 − ½ = 1; 0 + ¼·(−1) − 1 = −1.25; 2 + ½·8 + 1 = 7
+    # A: 7; −1.25 + ⅛·7 = −0.375; 1 + ¼·(−0.375) = 0.90625
+    assert out.advantages.tolist() == [[0.90625, -0.375, 7.0, 0.0]]
+    alone = gae(rewards, values, mask_of([3], 4), gamma=0.7, lam=0.3)
+    everywhere = gae(rewards, values, mask_of([3], 4), gamma=torch.full((1, 4), 0.7, dtype=torch.float64), lam=0.3)
+    assert torch.equal(alone.advantages, everywhere.advantages)
+
+
+TALKS = collate(
+    [  # three turns of 2, 1 and 1 tokens; one that was cut behind its first turn, and one that was cut in its only turn
+        Rollout(Example("x"), (1,), (5, 6, 7, 8), "", False, given=(Given(2, (2, 2)), Given(3, (2,)))),
+        Rollout(Example("x"), (1,), (5, 6), "", True, given=(Given(2, (2, 2)),)),
+        Rollout(Example("x"), (1,), (5, 6), "", True),
+    ],
+    pad_id=0,
+)
+
+
+def test_the_discount_of_turns_stands_at_the_last_token_of_each_that_is_followed() -> None:
+    settings = {"gamma": 0.5, "lam": 0.5}
+    assert discounts(PPOConfig(**settings), TALKS) == 0.5
+    ppo = PPOConfig(**settings, gamma_turn=0.25)
+    half, turn = 0.5, 0.25
+    assert discounts(ppo, TALKS).tolist() == [  # type: ignore[union-attr]
+        [half, turn, turn, half],
+        [half, turn, half, half],
+        [half, half, half, half],
+    ]
+    rewards, values, bootstrap = torch.zeros(3, 4), torch.zeros(3, 4), torch.tensor([0.0, 8.0, 8.0])
+    rewards[0, 3] = 64.0
+    out = advantages_over_baseline(ppo, rewards, values, TALKS, bootstrap=bootstrap).advantages
+    # 64, ⅛ of it one turn before, ⅛ of that another, ¼ of that a token before; λ = ½ at each of them.
+    # ¼ of 8 behind a turn, ½ of 8 in a turn, and ¼ of either a token before.
+    assert out.tolist() == [[0.25, 1.0, 8.0, 64.0], [0.5, 2.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0]]
+    group = PPOConfig(gamma=0.5, lam=0.5, gamma_turn=0.25, baseline="group")
+    returns = advantages_over_baseline(group, rewards[:2], values[:2], TALKS.rows(torch.tensor([0, 1])), group_size=2)
+    assert returns.returns.tolist() == [[0.25, 1.0, 8.0, 64.0], [0.0] * 4]
+
+
+# A game of one or two turns. In the first the policy stops, for a reward of 1, or goes on, for 2, with p = ¼; then it
+# takes right, for 4, with q = ¾, or wrong, for −8. π(on) and π(right) are logistic functions of θ_1 and θ_2:
+#   J = (1 − p) + p (2 + 4 q − 8 (1 − q));   ∂J/∂θ_1 = p (1 − p) (3 − 1) = ⅜;   ∂J/∂θ_2 = p q (1 − q) 12 = 9/16
+GO, RIGHT = 0.25, 0.75
+GAMES = [  # probability, rewards of the turns, and ∂ log π / ∂θ of each turn
+    (1 - GO, [1.0], [(-GO, 0.0)]),
+    (GO * RIGHT, [2.0, 4.0], [(1 - GO, 0.0), (0.0, 1 - RIGHT)]),
+    (GO * (1 - RIGHT), [2.0, -8.0], [(1 - GO, 0.0), (0.0, -RIGHT)]),
+]
+PAIRS = list(product(GAMES, repeat=2))  # all groups of two
+TRUE = (3 / 8, 9 / 16)
+
+
+def mean_gradient(advantages: torch.Tensor) -> tuple[float, float]:
+    """The expectation of Σ_t A_t ∂ log π / ∂θ of one game of a group, over all pairs of games, [18, 2], in fp64."""
+    total = [0.0, 0.0]
+    for row, advantage in enumerate(advantages.double().tolist()):
+        pair = PAIRS[row // 2]
+        for number, score in enumerate(pair[row % 2][2]):
+            for parameter in (0, 1):
+                total[parameter] += pair[0][0] * pair[1][0] / 2 * advantage[number] * score[parameter]
+    return total[0], total[1]
+
+
+def games(*, at_the_end: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards and mask of all pairs, [18, 2]; each number of a turn at its token, or all at the last token."""
+    rows = [game[1] for pair in PAIRS for game in pair]
+    rows = [[*[0.0] * (len(row) - 1), sum(row)] if at_the_end else row for row in rows]
+    mask = mask_of(list(map(len, rows)), 2)
+    return torch.tensor([row + [0.0] * (2 - len(row)) for row in rows]), mask
+
+
+def test_a_baseline_of_the_group_has_no_bias_where_the_number_of_turns_depends_on_the_policy() -> None:
+    kind = {"group_size": 2, "gamma": 1.0, "lam": 1.0}
+    for at_the_end in (False, True):  # the mean of the others depends on nothing that a game does
+        others = group_advantages(*games(at_the_end=at_the_end), **kind, leave_one_out=True)  # type: ignore[arg-type]
+        assert mean_gradient(others.advantages) == TRUE
+        any_value = torch.tensor([[3.0, -5.0]]).expand(18, 2)  # a function of what came before alone
+        values = gae(games(at_the_end=at_the_end)[0], any_value, games()[1], gamma=1.0, lam=1.0)
+        assert mean_gradient(values.advantages) == TRUE
+    # The mean of both holds half of a game's own number, in its first turn as in its second.
+    both = group_advantages(*games(at_the_end=True), **kind)  # type: ignore[arg-type]
+    assert mean_gradient(both.advantages) == (TRUE[0] / 2, TRUE[1] / 2)
+
+
+def test_a_baseline_of_each_turn_would_have_a_bias_in_closed_form() -> None:
+    # The mean over the games that have an n-th turn: a first turn has half of itself subtracted, since both games have
+    # one. A second turn has half of itself subtracted with probability p, that the other game has one, else all of it:
+    # E = ½ ∂J/∂θ_1 and p/2 ∂J/∂θ_2, a bias of −(1 − p)/2 ∂J/∂θ_2 beside one half of the gradient.
+    rewards, mask = games(at_the_end=True)
+    returns = gae(rewards, torch.zeros_like(rewards), mask, gamma=1.0, lam=1.0).advantages.view(9, 2, 2)
+    having = mask.view(9, 2, 2)
+    of_turn = returns.sum(1, keepdim=True) / having.sum(1, keepdim=True).clamp(min=1)
+    found = mean_gradient(((returns - of_turn) * having).view(18, 2))
+    assert found == (TRUE[0] / 2, GO / 2 * TRUE[1])
+    assert found[1] - TRUE[1] / 2 == -(1 - GO) / 2 * TRUE[1]
+
+
+def test_a_trajectory_without_tokens_counts_as_one_of_its_group() -> None:
+    rewards = torch.tensor([[0.0, 4.0], [9.0, 9.0]])
+    out = group_advantages(rewards, mask_of([2, 0], 2), group_size=2, gamma=1.0, lam=1.0)
+    # means 4 and 0: their mean is 2
+    assert out.advantages.tolist() == [[2.0, 2.0], [0.0, 0.0]]

@@ -18,7 +18,7 @@ from text2grad.models import encode_prompts
 from text2grad.rl.advantages import gae
 from text2grad.rl.credit import SAME, credit_of, gated, teacher_rollouts, with_feedback
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import Rollout
+from text2grad.types import Given, Rollout
 from tiny_models import own_logp
 
 EVERY = torch.ones(1, 3, dtype=torch.bool)
@@ -161,6 +161,17 @@ def test_the_credit_of_a_response_is_its_teachers_and_none_without_words_that_fi
         },
         abs=1e-4,
     )
+
+
+def test_a_teacher_reads_what_was_given_between_turns_and_needs_room_for_it(tmp_path: Path) -> None:
+    run = trainer(tmp_path / "run")
+    rollout = Rollout(Example("red cat"), (5, 6), (7, 8, 9), "", True, given=(Given(1, (5,) * 20),))
+    [taught] = teacher_rollouts(run, [rollout], [Critique("red cat")])
+    assert (taught.given, taught.response_ids) == (rollout.given, rollout.response_ids)
+    room = 64 - len(taught.prompt_ids) - 3  # of the context
+    for given, fits in ((room, True), (room + 1, False)):
+        long = replace(rollout, given=(Given(1, (5,) * given),))
+        assert (teacher_rollouts(run, [long], [Critique("red cat")])[0] is not long) is fits
 
 
 def test_the_gate_weighs_the_rewards_of_spans_and_the_outcome_stays_a_reward(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What stands around the lines of Algorithm 4."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import small_run
 from text2grad.errors import CriticError
 from text2grad.rl import instruments as module
 from text2grad.rl.instruments import Costs, Records
+from text2grad.types import Example, Given, Rollout
 
 
 def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +34,15 @@ def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.Monk
             pass
     assert clock.memory == {"memory/rollout": 300.0, "memory/update": 50.0}
     assert len(resets) == 2  # nothing was in use before the first
+
+
+def test_what_a_policy_was_given_between_its_turns_counts_as_prompt() -> None:
+    rollout = Rollout(Example("x"), (1, 2), (3, 4, 5), "", False, given=(Given(1, (6, 7)), Given(2, (8,))))
+    step = SimpleNamespace(rollouts=[rollout, replace(rollout, given=())], metrics=dict[str, float]())
+    costs = Costs(SimpleNamespace(critic=None))
+    costs.before_step(0)
+    costs.after_step(step)  # type: ignore[arg-type]
+    assert (step.metrics["tokens/prompt"], step.metrics["tokens/generated"]) == (2 + 3 + 2, 6)
 
 
 def test_an_error_of_the_annotator_after_the_update_saves_no_half_step(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from text2grad.rl.metrics import (
     cornered_share,
     correlation,
     explained_variance,
+    of_turns,
     response_records,
     step_metrics,
     warning_of_corners,
 )
-from text2grad.types import Critique, Example, Rollout, Span
+from text2grad.types import Conversation, Critique, Example, Given, Rollout, Span, Turn
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -190,3 +191,51 @@ def test_correlation_is_pearsons_and_zero_where_nothing_varies() -> None:
     assert correlation(np.array([1.0]), np.array([2.0])) == 0.0
     assert correlation(np.array([1.0, 1.0]), np.array([2.0, 3.0])) == 0.0
     assert correlation(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0
+
+
+TALK = Conversation(  # a turn that is only a call, one without text, and one that was cut
+    [
+        Turn("user", "where?"),
+        Turn("assistant", "<call>", True, "", ({"name": "look", "arguments": {"x": float("nan"), "y": (1,)}},)),
+        Turn("tool", "there", name="look"),
+        Turn("assistant", "", True),
+        Turn("user", "so?"),
+        Turn("assistant", "Hm. It", True, "Hm."),
+    ]
+)
+
+
+def test_the_record_of_a_conversation_holds_its_turns() -> None:
+    given = (Given(1, (3, 3)), Given(2, (4,)))
+    rollouts = [
+        Rollout(Example("where?"), (1,), (5, 6, 7), TALK, True, given=given),
+        Rollout(Example("q"), (1,), (7,), "c", False),
+    ]
+    offsets = [[(0, 6), (6, 6), (6, 12)], [(0, 1)]]
+    talk, plain = response_records(0, rollouts, [Critique("")] * 2, [[0.0] * 3, [1.0]], offsets, {})
+    assert (talk["response"], talk["ids"]) == ("<call>Hm. It", [5, 6, 7])
+    assert talk["turns"] == [
+        {"role": "user", "text": "where?"},
+        {
+            "role": "assistant",
+            "text": "<call>",
+            "sampled": True,
+            "tool_calls": [{"name": "look", "arguments": {"x": "NaN", "y": [1]}}],
+        },
+        {"role": "tool", "text": "there", "name": "look"},
+        {"role": "assistant", "text": "", "sampled": True},
+        {"role": "user", "text": "so?"},
+        {"role": "assistant", "text": "Hm. It", "sampled": True, "thought": "Hm."},
+    ]
+    assert json.loads(json.dumps(talk, allow_nan=False)) == talk
+    assert "turns" not in plain
+
+
+def test_every_turn_of_the_policy_counts_and_only_conversations_have_turns() -> None:
+    given = torch.zeros(3, 2)
+    of_one = {"turns": [{"role": "assistant", "text": "x", "sampled": True}, {"role": "user", "text": "y"}]}
+    of_three = {"turns": of_turns(TALK)["turns"]}
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    found = step_metrics([record(**of_three), record(**of_one), record()], scores(given, given), given, mask)
+    assert found["turns/mean"] == pytest.approx((3 + 1 + 1) / 3)
+    assert "turns/mean" not in step_metrics([record()], scores(given, given), given, mask)

@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from text2grad.align.delta import AlignSettings, pseudo_rewards
 from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
 from text2grad.config import RewardConfig
+from text2grad.errors import AlignmentError
 from text2grad.rl.rewards import rewards_of, token_rewards
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import Critique, Example, Rollout, Span
+from text2grad.types import Conversation, Critique, Example, Given, Rollout, Span, Turn
 from tokenizers_made_here import STORIES, stories260k
 
 OK, BAD, LATE = Critique("said"), Critique("?", status="unparsable"), Critique("", status="timed_out")
@@ -29,7 +30,10 @@ def rewards(
     width = max(map(len, deltas)) + 1  # a last column that is padding everywhere
     mask = torch.tensor([[t < len(row) for t in range(width)] for row in deltas])
     truncated = torch.tensor(cut or [False] * len(deltas))
-    batch: Any = SimpleNamespace(response_mask=mask, truncated=truncated)
+    ends = torch.zeros_like(mask)
+    for row, column in config.pop("turn_ends", []):
+        ends[row, column] = True
+    batch: Any = SimpleNamespace(response_mask=mask, truncated=truncated, turn_ends=lambda: ends)
     texts, offsets = config.pop("texts", []), config.pop("offsets", [])
     found = token_rewards(RewardConfig(**config), deltas, critiques, batch, responses=texts, offsets=offsets)
     assert found.dtype == torch.float32
@@ -240,3 +244,101 @@ def test_names_that_no_span_has_are_told_once(words: Any, caplog: pytest.LogCapt
         "[reward] gives a weight to the severity majr, which none of the first 2 spans has; there are: major, minor",
         "[reward] gives a weight to the rater zoe, which none of the first 2 spans has; there are: none",
     ]
+
+
+# Several turns.
+
+
+def joining() -> Any:
+    """A tokenizer whose decoder removes the space at the beginning of a text, and joins bytes of one character."""
+    core = Core(models.BPE({"▁a": 0, "▁b": 1, "<0xC3>": 2, "<0xA9>": 3, "</s>": 4}, [], byte_fallback=True))
+    core.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>")
+
+
+def talk(tokenizer: Any, *turns: Sequence[int]) -> Rollout:
+    """A trajectory of some turns of the policy, after each of which a tool answers."""
+    said, given, place = [Turn("user", "hi")], [], 0
+    for ids in turns:
+        place += len(ids)
+        given.append(Given(place, (1, 1)))
+        said += [Turn("assistant", tokenizer.decode(list(ids), skip_special_tokens=True), True), Turn("tool", "a b")]
+    ids = tuple(i for of_turn in turns for i in of_turn)
+    return Rollout(Example("hi"), (1,), ids, Conversation(said), False, given=tuple(given))
+
+
+def test_each_turn_is_decoded_for_itself_and_its_spans_move_to_the_whole() -> None:
+    tokenizer = joining()
+    assert tokenizer.decode([0, 1, 2, 3, 1]) == "a bé b"
+    own = talk(tokenizer, [0, 1, 2], [3, 1, 4], [1])  # turn 1: "a b\ufffd", turn 3: "\ufffd b", turn 5: "b"
+    assert own.response == "a b\ufffd\ufffd bb"
+    ranges = [(0, 1), (1, 3), (3, 4), (4, 5), (5, 7), (7, 7), (7, 8)]
+    for spans, expected in [
+        ((Span(3, 4, "negative", turn=1),), [0, 0, -1, 0, 0, 0, 0]),
+        ((Span(0, 1, "negative", turn=3), Span(0, 1, "positive", turn=5)), [0, 0, 0, -1, 0, 0, 1]),
+        ((Span(1, 3, "positive", turn=3),), [0, 0, 0, 0, 1, 0, 0]),
+        ((Span(3, 5, "positive"),), [0, 0, 1, 1, 0, 0, 0]),  # of the whole
+    ]:
+        (delta,), (offsets,) = response_deltas(tokenizer, [own], [Critique("", spans)])
+        assert (delta, offsets) == (expected, ranges)
+    whole, texts = Critique("", (Span(0, 8, "positive"),)), list[str]()
+
+    def weigh(of_tokens: list[str]) -> list[float]:
+        texts.extend(of_tokens)
+        return [1.0] * len(of_tokens)
+
+    response_deltas(tokenizer, [own], [whole], AlignSettings(weighting=weigh))
+    assert texts == ["a", " b", "\ufffd", "\ufffd", " b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("span", "wrote"),
+    [  # a tool's turn, the user's, one behind the end, one before the beginning, and one character too many
+        (Span(0, 1, "negative", turn=2), "only turns [1, 3]"),
+        (Span(0, 0, "positive", turn=0), "only turns [1, 3]"),
+        (Span(0, 1, "positive", turn=5), "only turns [1, 3]"),
+        (Span(0, 1, "positive", turn=-1), "only turns [1, 3]"),
+        (Span(0, 4, "positive", turn=1), "3 characters there"),
+    ],
+)
+def test_a_span_of_what_the_policy_did_not_write_is_never_moved_to_another_turn(span: Span, wrote: str) -> None:
+    tokenizer = joining()
+    with pytest.raises(AlignmentError) as caught:
+        response_deltas(tokenizer, [talk(tokenizer, [0, 1], [1, 1, 1])], [Critique("", (span,))])
+    way_out = "Name the turn that holds the quote, or count the quote as unmatched"
+    assert str(caught.value) == f"{span}: the policy wrote {wrote}. {way_out}"
+    failed = Critique("", (span,), status="unparsable")
+    assert response_deltas(tokenizer, [talk(tokenizer, [0, 1], [1])], [failed])[0] == [[0, 0, 0]]
+
+
+def test_a_response_of_one_turn_has_no_turn_to_name() -> None:
+    with pytest.raises(AlignmentError, match=r"the policy wrote only turns \[\]"):
+        response_deltas(joining(), [rollout([0], "a")], [Critique("", (Span(0, 1, "negative", turn=0),))])
+
+
+def test_turns_that_do_not_say_what_was_sampled_are_refused() -> None:
+    tokenizer = joining()
+    own = talk(tokenizer, [0], [1])
+    odd = Rollout(own.example, (1,), own.response_ids, own.response, False, given=own.given[1:])  # as one turn: "a b"
+    with pytest.raises(AlignmentError) as caught:
+        response_deltas(tokenizer, [odd], [OK])
+    assert str(caught.value) == (
+        "the turns of a conversation say 'ab', and their sampled ids 'a b'. The text of a turn is "
+        "tokenizer.decode(ids, skip_special_tokens=True) of its own ids, between two `given`"
+    )
+
+
+def test_a_step_ends_with_its_turn() -> None:
+    # "ab" + end of sequence, then "c\nd": in one text "abc" were one line
+    text, offsets = "abc\nd", [(0, 2), (2, 2), (2, 3), (3, 4), (4, 5)]
+    assert step_ends(text, offsets, "lines") == [2, 2, 2, 4, 4]
+    assert step_ends(text, offsets, "lines", [1]) == [1, 1, 2, 4, 4]
+    assert step_ends(text, offsets, "lines", [1, 4]) == [1, 1, 2, 4, 4]
+    assert step_ends("b", [(0, 0), (0, 1)], "lines", [0]) == [0, 1]  # a turn without text
+    made = {"texts": [text], "offsets": [offsets], "turn_ends": [(0, 1)]}
+    assert rewards([[1.0, 0.5, 2.0, 0.0, 4.0]], [OK], placement="lines", **made) == [[0, 1.5, 2.0, 0, 4.0, 0]]
+    made = {"texts": [text], "offsets": [offsets], "turn_ends": [(0, 1)]}
+    said = [Critique("", outcome=1.0)]
+    assert rewards([[1.0, 0.5, 2.0, 0.0, 4.0]], said, placement="last_token", **made) == [[0, 0, 0, 0, 8.5, 0]]

@@ -7,7 +7,7 @@ After every step the weights, the numbers per token in `rollouts/`, the metrics 
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +20,7 @@ from step_oracle import Oracle, Response, Step
 from text2grad import Critique, Example, Span, Text2GradTrainer
 from text2grad.config import make_recipe
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Conversation, Given, Rollout, Turn
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "bird", "runs", "sleeps", "eats"]
 ENDINGS = ["</s>", "cat", " two"]  # so that some responses end before the length limit
@@ -54,10 +55,13 @@ class Case:
     steps: int = 2
     max_grad_norm: float = 2.5  # so that some gradients are clipped and some are not
     horizon: int = 10_000  # of the adaptive β, in responses
+    turns: bool = False  # whether responses are cut into turns, with given ids between them
 
 
 def case(**chosen: Any) -> Case:
-    named = {name: chosen.pop(name) for name in ("family", "steps", "max_grad_norm", "horizon") if name in chosen}
+    named = {
+        name: chosen.pop(name) for name in ("family", "steps", "max_grad_norm", "horizon", "turns") if name in chosen
+    }
     return Case(chosen, **named)
 
 
@@ -158,6 +162,23 @@ CASES: dict[str, Case] = {
         ppo={"credit": "gated", "teacher_update_rate": 1.0, "whiten": "none", "baseline": "group", "kl_in": "loss"},
         reward={"positive": 0.5, "negative": -2.0, "unlabelled": 0.3, "weighting": "linear_decay"},
     ),
+    "turns, and a discount between them": case(
+        steps=3,
+        turns=True,
+        ppo={"gamma_turn": 0.4, "kl": "full", "entropy_coef": 0.05},
+        reward={"placement": "clauses", "span_mass": "response", "truncated": -0.5},
+    ),
+    "turns without a discount between them, over the group": case(
+        turns=True,
+        model={"value": "none", "lora_r": 2, "lora_alpha": 6},
+        rollout={"group_size": 4},
+        ppo={"gamma": 0.6, "gamma_turn": 1.0, "baseline": "group", "whiten": "none", "loss_mean": "response"},
+        reward={"weighting": "linear_decay"},
+    ),
+    "turns with values of their own": case(turns=True, model={"value": "model"}, optim={"value_lr": 5e-3}),
+    "turns, and a teacher that reads them, too": case(
+        turns=True, model={"value": "none"}, ppo={"credit": "gated", "whiten": "scale", "gamma_turn": 0.0}
+    ),
     "one number per line": case(reward={"placement": "lines"}, ppo={"lam": 1.0}),
     "one number per sentence": case(reward={"placement": "sentences"}, ppo={"gamma": 1.0}),
     "one number per clause": case(run={"seed": 6}, reward={"placement": "clauses"}, steps=3),
@@ -201,6 +222,25 @@ class ScriptedCritic:
             7: ([Span(0, third, "negative"), Span(0, n, "positive"), Span(half, n, "positive")], 0.0, "ok"),
         }[kind]
         return Critique("Scripted.", tuple(spans), outcome, status)
+
+
+class InTurns(Text2GradTrainer):
+    """Takes each response as a trajectory: after some sampled ids the policy was given words of its prompt."""
+
+    def sample(self, early: Any = None) -> list[Rollout]:
+        self.last = [self.in_turns(rollout, row) for row, rollout in enumerate(super().sample(early))]
+        return self.last
+
+    def in_turns(self, rollout: Rollout, row: int) -> Rollout:
+        count, asked = len(rollout.response_ids), rollout.prompt_ids
+        places = [place for place in [(), (1, 3), (2,), (1, count)][row % 4] if place <= count]
+        given = tuple(Given(place, (asked * 3)[: 1 + (row + place) % 3]) for place in places)
+        cut = replace(rollout, engine_logp=(), given=given)  # in the pass that sampled them nothing was given
+        turns = [Turn("user", rollout.example.prompt_text)]
+        for ids in filter(None, cut.sampled_turns()):
+            text = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+            turns += [Turn("assistant", text, sampled=True), Turn("tool", "what it was given")]
+        return replace(cut, response=Conversation(turns))
 
 
 @dataclass
@@ -257,7 +297,8 @@ def run_case(chosen: Case, out: Path) -> Run:
     sections["rollout"]["eos_token_ids"] = endings
     sections["run"]["out"] = str(out)
     recipe, critic = make_recipe(sections), ScriptedCritic()
-    trainer = Text2GradTrainer(model, critic, EXAMPLES, recipe, processing_class=tokenizer)
+    made = InTurns if chosen.turns else Text2GradTrainer
+    trainer = made(model, critic, EXAMPLES, recipe, processing_class=tokenizer)
     trainer.optimizers.max_grad_norm, trainer.kl.horizon = chosen.max_grad_norm, chosen.horizon
     began = trainable(trainer)
     oracle, steps = Oracle(base, began, tokenizer, recipe, chosen.max_grad_norm, chosen.horizon), []
@@ -266,6 +307,7 @@ def run_case(chosen: Case, out: Path) -> Run:
         assert trainer.step == number + 1
         records = [r for file in sorted((out / "rollouts").glob("*")) for r in lines(file) if r["step"] == number]
         metrics = lines(out / "metrics.jsonl")[number]
+        rollouts = trainer.last if isinstance(trainer, InTurns) else [Rollout(Example(""), (1,), (), "", False)] * 8
         responses = [
             Response(
                 prompt_ids=tokenizer(record["prompt"]).input_ids,
@@ -274,8 +316,9 @@ def run_case(chosen: Case, out: Path) -> Run:
                 critique=critique,
                 truncated=record["ids"][-1] not in endings,
                 told_ids=tokenizer(f"{FEEDBACK}{record['prompt']}").input_ids,
+                given={given.place: list(given.ids) for given in rollout.given},
             )
-            for record, critique in zip(records, critic.calls[number], strict=True)
+            for record, critique, rollout in zip(records, critic.calls[number], rollouts, strict=True)
         ]
         steps.append(After(trainable(trainer), records, metrics, returned, trainer.kl.beta, oracle(responses)))
     return Run(recipe, began, steps)

@@ -25,9 +25,9 @@ from text2grad.evaluation.words import distinct
 from text2grad.models import sampling
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs import evaluations as module
-from text2grad.runs.evaluations import SHOWN
+from text2grad.runs.evaluations import SHOWN, Evaluations
 from text2grad.runs.recipe_run import run_recipe
-from text2grad.types import Critique, Example
+from text2grad.types import Conversation, Critique, Example, Given, Rollout, Span, Turn
 
 POSITIVE, NEGATIVE = set(WORDS[:3]), set(WORDS[3:6])
 USER = """\
@@ -176,6 +176,18 @@ def test_records_have_all_numbers_per_token(run: Path) -> None:
     low, high = raw.index(min(raw)), raw.index(max(raw))
     slope = (white[high] - white[low]) / (raw[high] - raw[low])
     assert white == pytest.approx([white[low] + slope * (x - raw[low]) for x in raw], abs=1e-3)
+
+
+def test_the_advantages_of_a_held_out_conversation_are_discounted_at_its_turns(tmp_path: Path) -> None:
+    ppo = {"gamma": 0.0, "gamma_turn": 0.5, "lam": 1.0, "whiten": "none", "beta": 0.0}
+    run = small_run.trainer(tmp_path / "run", model={"value": "none"}, ppo=ppo)
+    red, one = (run.tokenizer(word).input_ids[0] for word in ("red", " one"))
+    said = Conversation([Turn("assistant", " one", True), Turn("user", "?"), Turn("assistant", "red", True)])
+    rollout = Rollout(Example("x"), (5,), (one, red), said, False, given=(Given(1, (5, 6)),))
+    critique = Critique("", (Span(1, 4, "negative", turn=0), Span(0, 3, "positive", turn=2)))
+    _, _, numbers = Evaluations(run)._numbers([rollout], [critique])
+    assert numbers["reward"].tolist() == [[-1.0, 1.0]]
+    assert numbers["advantage"].tolist() == [[-1.0 + 0.5 * 1.0, 1.0]]
 
 
 def test_distinct_pairs_by_hand() -> None:

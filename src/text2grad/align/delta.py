@@ -62,6 +62,7 @@ def pseudo_rewards(
     span_mass: SpanMass = "token",
     weights: Weights | None = None,
     offsets: Sequence[Range] | None = None,
+    text: str | None = None,
 ) -> list[float]:
     """Return δ_t for each sampled token.
 
@@ -81,6 +82,7 @@ def pseudo_rewards(
             `response`: weights are divided by T. Then they are multiplied by the weight of the span.
         weights: "severity", "rater" or "category" → its names → their weights, as in `span_weight`.
         offsets: the result of `token_offsets(tokenizer, response_ids)`, if already computed.
+        text: the decoded response, if already known; of several turns the joined texts, in which `offsets` count.
 
     Returns:
         T numbers in [−w, w] for the largest weight w of a span: in [−1, 1] without weights.
@@ -112,7 +114,8 @@ def pseudo_rewards(
     sizes = [span_weight(span, weights or {}) for span in spans]
     marked = span_tokens(ranges, spans, mode=mode)
     tokens = [touched if size else [] for touched, size in zip(marked, sizes, strict=True)]
-    text = tokenizer.decode(ids, skip_special_tokens=True) if any(tokens) else ""
+    if text is None:
+        text = tokenizer.decode(ids, skip_special_tokens=True) if any(tokens) else ""
     of_tokens = [
         [size * weight for weight in _weights(weigh, _texts(text, ranges, touched), span_mass, len(ids))]
         for touched, size in zip(tokens, sizes, strict=True)

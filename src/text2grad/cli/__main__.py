@@ -30,6 +30,7 @@ from text2grad.cli import (
     quickstart,
     recipe,
     reward,
+    serve,
     sft,
     train,
 )
@@ -84,7 +85,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
         module.add_parser(commands)
     about = "measure policies, critics, and pairs of texts"
     _add_group(commands, "evaluate", about, (evaluate_policy, evaluate_critic, evaluate_pairs))
-    for module in (generate, compare, *installed, recipe, doctor, *more):
+    for module in (generate, compare, serve, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top
 

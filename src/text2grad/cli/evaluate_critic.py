@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
-from text2grad.config import Recipe, digest_of, load_recipe
+from text2grad.config import Recipe, load_recipe
 from text2grad.costs import metered, tokens_of
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, DataError, ModelError, require
@@ -130,7 +129,7 @@ def _pairs(args: argparse.Namespace, recipe: Recipe, truth: Sequence[Any]) -> tu
     """Return pairs of critiques and their unit; the critic runs unless its predictions are given."""
     from text2grad.models import best_device
     from text2grad.reward_models import LocalRewardModel, critic_from_recipe
-    from text2grad.runs.critic_quality import check_identity, paired, read_predictions
+    from text2grad.runs.critic_quality import check_identity, identity_of, paired, read_predictions
 
     match = recipe.critic.match
     if args.predictions is not None:
@@ -141,12 +140,7 @@ def _pairs(args: argparse.Namespace, recipe: Recipe, truth: Sequence[Any]) -> tu
     if isinstance(critic, LocalRewardModel):
         critic.model.to(best_device())
     units = _units(args, getattr(critic, "tokenizer", None) if args.model else None)
-    identity = {"model": args.model, "critic": args.critic, "match": match}
-    if args.model:
-        form = getattr(critic, "format", None)
-        identity["files"] = digest_of(Path(args.model)) if Path(args.model).is_dir() else ""
-        identity |= {"format": asdict(form)} if form else {}
-    check_identity(args.out, identity)
+    check_identity(args.out, identity_of(critic, args.model or args.critic, recipe))
     examples, responses = [Example(record.prompt) for record in truth], [record.response for record in truth]
     with metered(args.out, "evaluate critic") as tokens:
         before = tokens_of(critic)

@@ -76,6 +76,8 @@ class PPOConfig(Section):
 
     gamma: Fraction = 1.0
     """Discount γ of later rewards: 1 in the paper; 0.5 is often better for spans."""
+    gamma_turn: Fraction | None = None
+    """Discount of all that follows a turn of the policy, at the turn's last token; leave out for γ there, too."""
     lam: Fraction = 0.95
     """GAE's λ."""
     clip_range: Positive = 0.2

@@ -33,7 +33,7 @@ class CachedCritic:
             CriticError: if the critic fails.
             DataError: if a cached critique is damaged.
         """
-        keys, answers = list(map(_key, examples, responses)), dict[str, Critique]()
+        keys, answers = list(map(self.key, examples, responses)), dict[str, Critique]()
         if new := {key: row for row, key in enumerate(keys) if key not in self.known}:
             rows = new.values()
             critiques = ask(self.critic, [examples[r] for r in rows], [responses[r] for r in rows], match=self.match)
@@ -46,6 +46,14 @@ class CachedCritic:
             answers[key] if key in answers else critique_from_json(self.known[key], response, where=str(self.path))
             for key, response in zip(keys, responses, strict=True)
         ]
+
+    @staticmethod
+    def key(example: Example, response: str) -> str:
+        """Return the hash under which a critique is kept."""
+        text = f"{example.prompt_text}\0{response}"
+        if example.reference is not None or example.tests is not None or example.meta:  # a critic may judge by them
+            text += f"\0{digest_of_examples([example])}"
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def in_batches(
         self,
@@ -69,10 +77,3 @@ class CachedCritic:
                     critiques += self(examples[part], responses[part])
                 progress.advance(len(critiques) - start)
         return critiques
-
-
-def _key(example: Example, response: str) -> str:
-    text = f"{example.prompt_text}\0{response}"
-    if example.reference is not None or example.tests is not None or example.meta:  # a critic may judge by them
-        text += f"\0{digest_of_examples([example])}"
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

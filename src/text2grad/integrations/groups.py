@@ -29,7 +29,7 @@ def group_shares(
     response_mask: Tensor,
     *,
     group_size: int,
-    gamma: float,
+    gamma: float | Tensor,
     lam: float = 1.0,
     learned: Tensor | None = None,
 ) -> tuple[float, float]:
@@ -42,7 +42,7 @@ def group_shares(
         rewards: of each token, [B, T].
         response_mask: True on tokens of the policy, right-padded, bool [B, T].
         group_size: responses per prompt, 2 or more; divides B.
-        gamma: discount γ in [0, 1].
+        gamma: discount γ in [0, 1], also of each token, [B, T].
         lam: multiplied with γ.
         learned: True on tokens in the loss, bool [B, T]; None has all of the mask.
 

@@ -1,15 +1,16 @@
 """Rollouts as right-padded tensors, and the position of the hidden state that predicts each token.
 
-Dimension key: B responses, S prompt + response tokens (padded), T response tokens (padded).
+Dimension key: B responses, S tokens of the longest row (padded), T response tokens (padded).
 
-    position   0 … P−1      P … P+R−1        rest
-    ids        prompt x     response y       padding
-    y_t is predicted by the hidden state at position P − 1 + t; the value before choosing y_t is read there too.
+    position   0 … P−1      P …                                                              rest
+    ids        prompt x     response y, and between its turns what the policy was given      padding
+    y_t at position p_t is predicted by the hidden state at p_t − 1; the value before choosing y_t is read there too.
 
-Masks are made from lengths, never from ids: padding may be a token that was sampled.
+The response is what the policy sampled. In a single turn nothing is given, and p_t = P + t. Masks are made from
+lengths, never from ids: padding may be a token that was sampled.
 
-Responses to one prompt can share its forward pass (`shared_prefix`): then a pass costs G · P + B · T tokens for G
-distinct prompts, instead of B · S.
+Responses to one prompt can share its forward pass (`shared_prefix`): then a pass costs G · P + B · (S − P) tokens for
+G distinct prompts, instead of B · S.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from text2grad.errors import DataError
-from text2grad.types import Rollout
+from text2grad.types import Given, Rollout
 
 SHARING_PAYS = 0.8
 """Prompts are shared where that leaves at most this part of the tokens: the second pass costs time of its own."""
@@ -31,11 +32,13 @@ class TokenBatch(NamedTuple):
     """Right-padded rollouts.
 
     Attributes:
-        ids: prompt and response, int64 [B, S].
+        ids: prompt, response and given ids, int64 [B, S].
         prompt_lengths: P of each row, int64 [B].
-        response_ids: y, int64 [B, T].
+        response_ids: y, the sampled ids, int64 [B, T].
         response_mask: True on response tokens, bool [B, T].
         truncated: True if the length limit ended the response, bool [B].
+        positions: place of each response token in `ids`, int64 [B, T]; the row's length outside the mask.
+        lengths: tokens of each row, int64 [B].
         prompts: index of each row's prompt (equal prompts, equal indices) if rows may share a prefix; else empty.
     """
 
@@ -44,6 +47,8 @@ class TokenBatch(NamedTuple):
     response_ids: Tensor
     response_mask: Tensor
     truncated: Tensor
+    positions: Tensor
+    lengths: Tensor
     prompts: tuple[int, ...] = ()
 
     @property
@@ -53,16 +58,21 @@ class TokenBatch(NamedTuple):
 
     def last_positions(self) -> Tensor:
         """Position of each row's last token, int64 [B]: the state after a truncated response."""
-        return self.prompt_lengths + self.response_lengths - 1
+        return self.lengths - 1
 
     def at_predictors(self, hidden: Tensor) -> Tensor:
         """Return the hidden states that predict the response tokens, packed: [B, S, H] → [N, H]."""
         rows, steps = self.response_mask.nonzero(as_tuple=True)
-        return hidden[rows, self.prompt_lengths[rows] - 1 + steps]
+        return hidden[rows, self.positions[rows, steps] - 1]
 
     def targets(self) -> Tensor:
         """Return the ids of the response tokens, packed, int64 [N]."""
         return self.response_ids[self.response_mask]
+
+    def turn_ends(self) -> Tensor:
+        """Return True on each response token that given ids follow, the last of its turn, bool [B, T]."""
+        following = torch.cat([self.positions[:, 1:], self.lengths[:, None]], dim=1)
+        return self.response_mask & (following != self.positions + 1)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Return [N] as [B, T], zero outside the mask."""
@@ -100,21 +110,22 @@ class TokenBatch(NamedTuple):
         return _cost(self._sizes())
 
     def _sizes(self) -> list[tuple[int, int, int | None]]:
-        """Return of each row the tokens of prompt and response, and the number of the prompt if it may be shared."""
+        """Return of each row the tokens of the prompt and behind it, and the prompt's number if it may be shared."""
         numbers = self.prompts or [None] * len(self.ids)
-        return list(zip(self.prompt_lengths.tolist(), self.response_lengths.tolist(), numbers, strict=True))
+        behind = self.lengths - self.prompt_lengths
+        return list(zip(self.prompt_lengths.tolist(), behind.tolist(), numbers, strict=True))
 
     def rows(self, index: Tensor) -> "TokenBatch":
         """Return some rows, trimmed to the longest of them."""
-        lengths = self.response_lengths[index]
-        columns_s = int((self.prompt_lengths[index] + lengths).max())
-        columns_t = int(lengths.max())
+        columns_s, columns_t = int(self.lengths[index].max()), int(self.response_lengths[index].max())
         return TokenBatch(
             self.ids[index, :columns_s],
             self.prompt_lengths[index],
             self.response_ids[index, :columns_t],
             self.response_mask[index, :columns_t],
             self.truncated[index],
+            self.positions[index, :columns_t],
+            self.lengths[index],
             tuple(self.prompts[row] for row in index.tolist()) if self.prompts else (),
         )
 
@@ -159,16 +170,30 @@ def collate(
                 "Give the prompt a beginning-of-sequence token or some text."
             )
     response_ids = right_padded([r.response_ids for r in rollouts], pad_id)
-    lengths = torch.tensor([len(r.response_ids) for r in rollouts])
+    whole, places = zip(*map(_interleaved, rollouts), strict=True)
+    counts, lengths = (torch.tensor(list(map(len, rows))) for rows in (places, whole))
+    mask = torch.arange(response_ids.shape[1]) < counts[:, None]
     numbers: dict[tuple[int, ...], int] = {}
     return TokenBatch(
-        ids=right_padded([r.prompt_ids + r.response_ids for r in rollouts], pad_id).to(device),
+        ids=right_padded(whole, pad_id).to(device),
         prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]).to(device),
         response_ids=response_ids.to(device),
-        response_mask=(torch.arange(response_ids.shape[1]) < lengths[:, None]).to(device),
+        response_mask=mask.to(device),
         truncated=torch.tensor([r.truncated for r in rollouts]).to(device),
+        positions=torch.where(mask, right_padded(places, 0), lengths[:, None]).to(device),
+        lengths=lengths.to(device),
         prompts=tuple(numbers.setdefault(r.prompt_ids, len(numbers)) for r in rollouts) if share_prompts else (),
     )
+
+
+def _interleaved(rollout: Rollout) -> tuple[list[int], list[int]]:
+    """Return all ids of a rollout, and the places of the sampled ones among them."""
+    ids, places, done = list(rollout.prompt_ids), list[int](), 0
+    for place, given in (*rollout.given, Given(len(rollout.response_ids), ())):
+        places += range(len(ids), len(ids) + place - done)
+        ids += rollout.response_ids[done:place] + given
+        done = place
+    return ids, places
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

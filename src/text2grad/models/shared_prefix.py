@@ -15,7 +15,7 @@ Scoring and update do the same with gradients (`shared_states`): there the promp
 cache is part of the graph, so the gradient of a prompt's keys and values is the sum over the responses that read them.
 
 Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest rest, C slots of the cache. In
-`shared_states`: G distinct prompts, T response tokens, N response tokens of the batch packed, H hidden size.
+`shared_states`: G distinct prompts, R tokens behind them, N response tokens of the batch packed, H hidden size.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -88,7 +88,7 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
     firsts = [own.index(number) for number in range(len(numbers))]
     device = batch.ids.device
     of_row, first = torch.tensor(own, device=device), torch.tensor(firsts, device=device)
-    lengths = batch.prompt_lengths[first]  # [G]
+    lengths, behind = batch.prompt_lengths[first], batch.prompt_lengths[:, None]  # [G], [B, 1]
     width = int(lengths.max())
     cache = DynamicCache(config=trunk.config)
     # Right padding: causal attention keeps it out of every real position, so this pass needs no mask.
@@ -96,18 +96,20 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
     read = trunk(input_ids=batch.ids[first, :width], **given).last_hidden_state
     last = read[torch.arange(len(first), device=device), lengths - 1][of_row]  # [B, H], predicts the first token
     mask = (torch.arange(width, device=device) < lengths[:, None]).long()  # [G, P]
-    steps = torch.arange(batch.response_ids.shape[1], device=device)
-    rests = {"input_ids": batch.response_ids, "position_ids": batch.prompt_lengths[:, None] + steps}
+    positions = behind + torch.arange(int((batch.lengths[:, None] - behind).max()), device=device)  # [B, R]
+    ids = batch.ids.gather(1, positions.clamp(max=batch.ids.shape[1] - 1))
+    rests = {"input_ids": ids, "position_ids": positions}
     if attends_to_shared(trunk, cache, len(own)):
         with attending(trunk, Beginnings(cache, of_row, mask)):
             rest = trunk(**rests, use_cache=False).last_hidden_state
     else:
         cache.batch_select_indices(of_row)
-        whole = torch.cat([mask[of_row], torch.ones_like(batch.response_ids)], 1)  # [B, P + T]
+        whole = torch.cat([mask[of_row], torch.ones_like(ids)], 1)  # [B, P + R]
         rest = trunk(**rests, attention_mask=whole, **given).last_hidden_state
-    states = torch.cat([last[:, None], rest], 1)  # [B, T + 1, H]
-    rows = torch.arange(len(own), device=device)
-    return States(states[:, :-1][batch.response_mask], states[rows, batch.response_lengths])
+    states = torch.cat([last[:, None], rest], 1)  # [B, R + 1, H], before each token behind the prompt, and after them
+    rows, tokens = torch.arange(len(own), device=device), batch.response_mask.nonzero(as_tuple=True)
+    before = states[tokens[0], (batch.positions - behind)[tokens]]
+    return States(before, states[rows, batch.lengths - batch.prompt_lengths])
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 from .advantages import (
     advantages_over_baseline as advantages_over_baseline,
+    discounts as discounts,
     gae as gae,
     group_advantages as group_advantages,
     whiten as whiten,

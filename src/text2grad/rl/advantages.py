@@ -6,9 +6,14 @@
 
 With V = 0 this is A_t = Σ_k (γλ)^(k−t) r_k, Appendix A's A_t^A: a reward k−t tokens away weighs (γλ)^(k−t).
 
+Tokens of all turns of the policy follow each other: what it was given between them is no step. γ may differ from token
+to token (`discounts`): γ_t stands between t and t + 1, so (γλ)^(k−t) is Π_{t ≤ s < k} γ_s λ.
+
 A group of responses to one prompt gives a baseline without a value function (GRPO, arXiv 2402.03300; RLOO, 2402.14740):
 
     A_it = G_it − mean_j mean_t G_jt          G = A at V = 0; with one number on the last token and γλ = 1, G_it = R_i
+
+No baseline is a mean over the n-th turns of a group: whether a response has an n-th turn depends on what it did before.
 
 Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
 """
@@ -21,8 +26,10 @@ from torch import Tensor
 
 from text2grad.config import PPOConfig
 from text2grad.errors import ShapeError
+from text2grad.models import TokenBatch
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
 
+Gamma = float | Tensor  # a discount, or one of what follows each token, [B, T]
 GROUP_EPS = 1e-4  # keeps the division by a deviation near zero finite
 
 
@@ -34,7 +41,7 @@ class Advantages(NamedTuple):
 
 
 def gae(
-    rewards: Tensor, values: Tensor, response_mask: Tensor, *, gamma: float, lam: float, bootstrap: Tensor | None = None
+    rewards: Tensor, values: Tensor, response_mask: Tensor, *, gamma: Gamma, lam: float, bootstrap: Tensor | None = None
 ) -> Advantages:
     """Return GAE advantages and λ-returns.
 
@@ -42,7 +49,7 @@ def gae(
         rewards: r_t, [B, T].
         values: V_ψ(x, y_<t), the value *before* token t is chosen, [B, T]. Zeros for a run without value function.
         response_mask: True on response tokens, right-padded, bool [B, T].
-        gamma: discount γ in [0, 1].
+        gamma: discount γ in [0, 1] of what follows a token; of each where it is a tensor, [B, T].
         lam: GAE's λ in [0, 1].
         bootstrap: V_ψ(x, y) after the last token of each response, [B]: the value of going on, for responses that
             the length limit cut. None, or 0, says that the episode ended.
@@ -64,12 +71,14 @@ def gae(
     next_values = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
     if bootstrap is not None:
         next_values = next_values + bootstrap.float()[:, None] * is_last_token(response_mask)
-    td_error = (rewards + gamma * next_values - values).masked_fill(~response_mask, 0.0)
+    discount = torch.as_tensor(gamma, dtype=torch.float64, device=rewards.device).expand_as(rewards)
+    td_error = (rewards + discount.float() * next_values - values).masked_fill(~response_mask, 0.0)
 
+    decay = (discount * lam).float()
     advantages = torch.zeros_like(td_error)
     running = torch.zeros_like(td_error[:, 0]) if td_error.shape[1] else td_error.sum(dim=1)
     for t in range(td_error.shape[1] - 1, -1, -1):
-        running = td_error[:, t] + gamma * lam * running
+        running = td_error[:, t] + decay[:, t] * running
         advantages[:, t] = running
     advantages = advantages.masked_fill(~response_mask, 0.0)
     return Advantages(advantages, (advantages + values).masked_fill(~response_mask, 0.0))
@@ -80,7 +89,7 @@ def group_advantages(
     response_mask: Tensor,
     *,
     group_size: int,
-    gamma: float,
+    gamma: Gamma,
     lam: float,
     leave_one_out: bool = False,
     scale: bool = False,
@@ -95,7 +104,7 @@ def group_advantages(
         rewards: r_t, [B, T]; rows i·group_size … (i+1)·group_size − 1 answer one prompt.
         response_mask: True on response tokens, right-padded, bool [B, T].
         group_size: responses per prompt, 2 or more; divides B.
-        gamma: discount γ in [0, 1].
+        gamma: discount γ in [0, 1], also of each token, [B, T].
         lam: multiplied with γ; 1 leaves the discounted sum.
         leave_one_out: subtract the mean of the other responses, which makes the baseline independent of the response.
         scale: divide by the deviation within the group (Bessel's correction over responses).
@@ -128,11 +137,23 @@ def group_advantages(
     return Advantages(advantages, returns)
 
 
+def discounts(ppo: PPOConfig, batch: TokenBatch) -> Gamma:
+    """Return the discount of what follows each token, [B, T]: γ, and γ_turn at each turn's last token if it is set.
+
+    A turn ends where given ids follow (`TokenBatch.turn_ends`), so γ_turn also stands before the bootstrap of a
+    trajectory that was cut behind a turn; γ where it was cut in one. λ is the same at all tokens.
+    """
+    if ppo.gamma_turn is None:
+        return ppo.gamma
+    of_token = torch.full(batch.response_mask.shape, ppo.gamma, dtype=torch.float64, device=batch.ids.device)
+    return of_token.masked_fill(batch.turn_ends(), ppo.gamma_turn)
+
+
 def advantages_over_baseline(
     ppo: PPOConfig,
     rewards: Tensor,
     values: Tensor,
-    response_mask: Tensor,
+    batch: TokenBatch,
     *,
     group_size: int = 1,
     bootstrap: Tensor | None = None,
@@ -141,13 +162,14 @@ def advantages_over_baseline(
 
     A group's baseline does not use `values`, and its responses are neighbours. See `gae` and `group_advantages`.
     """
+    gamma = discounts(ppo, batch)
     if ppo.baseline == "value":
-        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap)
+        return gae(rewards, values, batch.response_mask, gamma=gamma, lam=ppo.lam, bootstrap=bootstrap)
     return group_advantages(
         rewards,
-        response_mask,
+        batch.response_mask,
         group_size=group_size,
-        gamma=ppo.gamma,
+        gamma=gamma,
         lam=ppo.lam,
         leave_one_out=ppo.baseline == "leave_one_out",
         scale=ppo.whiten == "group",

@@ -95,7 +95,8 @@ def teacher_rollouts(run: PreparedRun, rollouts: Sequence[Rollout], critiques: S
     told = [with_feedback(r.example, said, chat=chat) for r, said in zip(rollouts, words, strict=True)]
     taught = list(rollouts)
     for row, ids in enumerate(encode_prompts(tokenizer, told, prompt_format=wanted)):
-        if told[row] is not taught[row].example and len(ids) + len(taught[row].response_ids) <= room:
+        length = len(ids) + len(taught[row].response_ids) + sum(len(given.ids) for given in taught[row].given)
+        if told[row] is not taught[row].example and length <= room:
             taught[row] = replace(taught[row], prompt_ids=ids)
     return taught
 

@@ -65,8 +65,9 @@ class Costs(Instrument):
         """Add all to the metrics; the tokens that policy and critic read and wrote are those of all processes."""
         peak = max([float(peak_memory()), *self.memory.values()])
         now = tokens_of(self.trainer.critic)
+        given = sum(len(given.ids) for rollout in step.rollouts for given in rollout.given)
         mine = {
-            "tokens/prompt": sum(len(rollout.prompt_ids) for rollout in step.rollouts),
+            "tokens/prompt": sum(len(rollout.prompt_ids) for rollout in step.rollouts) + given,
             "tokens/generated": sum(len(rollout.response_ids) for rollout in step.rollouts),
             "tokens/critic_prompt": now.prompt - self.before.prompt,
             "tokens/critic_generated": now.generated - self.before.generated,

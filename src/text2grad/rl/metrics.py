@@ -5,14 +5,18 @@ delta/positive_share     share of tokens with δ > 0;  likewise negative_share, 
 delta/cornered_share     of the prompts with several responses: see `cornered_share`; absent where no prompt has them
 kl/per_token             Σ KL / Σ tokens, nats;  kl/per_sequence: mean Σ_t KL_t, nats
 critic/failure_rate      critiques that could not be read;  critic/unmatched_rate: quotes not found
-seconds/PART             wall time of a part of the step;  tokens/prompt, tokens/generated: of the rollouts;
+turns/mean               turns of the policy per response, empty and cut ones too; where it is a conversation
+seconds/PART             wall time of a part of the step;  tokens/prompt, tokens/generated: of the rollouts (what a
+                         policy was given between its turns counts as prompt);
                          tokens/critic_prompt, tokens/critic_generated: of a critic that counts them
 memory/peak_bytes        most memory of the process, or of tensors on an accelerator, which also has memory/PART
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
+import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,7 @@ from torch import Tensor
 from text2grad.errors import CriticError
 from text2grad.feedback import critique_to_json
 from text2grad.models import Scores
-from text2grad.types import FAILED_STATUSES, Critique, Rollout
+from text2grad.types import FAILED_STATUSES, Conversation, Critique, Rollout
 
 Offsets = Sequence[tuple[int, int]]
 Record = dict[str, Any]
@@ -49,6 +53,7 @@ def response_records(
                 "step": step,
                 "prompt": rollout.example.prompt_text,
                 "response": rollout.response,
+                **of_turns(rollout.response),
                 "truncated": rollout.truncated,
                 "critique": critique_to_json(critique),
                 "ids": list(rollout.response_ids),
@@ -58,6 +63,22 @@ def response_records(
             }
         )
     return records
+
+
+def of_turns(response: str) -> dict[str, Any]:
+    """Return the turns of a `Conversation` as JSON data under "turns", without what is empty; nothing of a plain text.
+
+    Example:
+        >>> from text2grad.types import Turn
+        >>> of_turns(Conversation([Turn("user", "Hi"), Turn("assistant", "", sampled=True)]))
+        {'turns': [{'role': 'user', 'text': 'Hi'}, {'role': 'assistant', 'text': '', 'sampled': True}]}
+    """
+    turns = []
+    for turn in response.turns if isinstance(response, Conversation) else ():
+        named = {each.name: getattr(turn, each.name) for each in fields(turn)}
+        named["tool_calls"] = json.loads(json.dumps(turn.tool_calls, default=str), parse_constant=str)  # NaN: a word
+        turns.append({name: part for name, part in named.items() if part or name in ("role", "text")})
+    return {"turns": turns} if isinstance(response, Conversation) else {}
 
 
 def step_metrics(
@@ -82,7 +103,8 @@ def step_metrics(
     kl = np.array([sum(r["kl"]) for r in records])
     delta = np.concatenate([r["delta"] for r in records]) if lengths.sum() else np.zeros(1)
     spans, unmatched = (sum(len(r["critique"][name]) for r in records) for name in ("spans", "unmatched"))
-    cornered = cornered_share(records)
+    cornered, talks = cornered_share(records), any("turns" in r for r in records)
+    turns = [sum(turn.get("sampled", False) for turn in r["turns"]) if "turns" in r else 1 for r in records]
     return {
         "reward/per_response": float(rewards.mean()),
         "reward/nonzero_share": float(np.mean([any(r["reward"]) for r in records])),
@@ -99,6 +121,7 @@ def step_metrics(
         "length/truncated_share": float(np.mean([r["truncated"] for r in records])),
         "length/reward_correlation": correlation(lengths, rewards),
         **({} if cornered is None else {"delta/cornered_share": cornered}),
+        **({"turns/mean": float(np.mean(turns))} if talks else {}),
     }
 
 

@@ -33,8 +33,8 @@ def token_rewards(
     """Return the reward of each token before the KL term as [reward] says, [B, T] fp32.
 
     "spans" leaves each reward on its token. "last_token" sums a response's rewards on its last token (scalar PPO).
-    "lines", "sentences" and "clauses" sum each step's rewards on its last token (PRM-PPO). "verdict" puts `negative` on
-    the last token of a response with a negative δ, else `positive` if it has a positive δ.
+    "lines", "sentences" and "clauses" sum each step's rewards on its last token (PRM-PPO); a turn's end ends a step.
+    "verdict" puts `negative` on the last token of a response with a negative δ, else `positive` if it has a positive δ.
 
     Args:
         settings: the section [reward] of a recipe.
@@ -63,7 +63,9 @@ def token_rewards(
         rewards = at_last_token(rewards, mask)
     elif settings.placement != "spans":
         rule = settings.placement
-        rewards = at_step_ends(rewards, [step_ends(*of_one, rule) for of_one in zip(responses, offsets, strict=True)])
+        turns = [row.nonzero()[:, 0].tolist() for row in batch.turn_ends()]
+        ends = [step_ends(text, own, rule, of) for text, own, of in zip(responses, offsets, turns, strict=True)]
+        rewards = at_step_ends(rewards, ends)
     return rewards + whole_rewards(critiques, batch, truncated=settings.truncated)
 
 

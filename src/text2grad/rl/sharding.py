@@ -30,12 +30,13 @@ from text2grad.models import (
     PLAIN,
     PolicyWithValue,
     Reference,
-    TokenBatch,
     asks_for_fsdp,
     base_of,
+    collate,
     half_precision,
 )
 from text2grad.progress import note
+from text2grad.types import Example, Rollout
 
 FSDP_RECIPE = "recipes/accelerate/fsdp2.yaml"
 ENGINES = {
@@ -161,9 +162,9 @@ class Sharding:
         sharded = set(self.layers)
         self.policy_layers = [module for module in model.policy.modules() if module in sharded]
         # FSDP takes the module of the first pass for its root.
-        token = torch.ones(1, 1, dtype=torch.int64, device=self.accelerator.device)
+        short = collate([Rollout(Example(""), (1,), (1,), "", False)], pad_id=0, device=self.accelerator.device)
         with torch.no_grad():
-            model(TokenBatch(token.repeat(1, 2), token[0], token, token > 0, token[0] > 1))
+            model(short)
         self.reshard()
         if self.accelerator.is_main_process:
             note(f"{count} processes, each with a shard of each weight (FSDP 2)")

@@ -45,7 +45,7 @@ class Text2GradTrainer(TrainingLoop):
         rewarded = deltas, offsets, _, span_rewards = self.rewards(rollouts, critiques, batch)  # line 13: A(y) → δ_t
         rest, taught, of_credit = credit_of(self, rollouts, critiques, rewarded, scores.logp)
         rewards = total_rewards(rest, scores.kl, batch.response_mask, beta=self.beta_in_reward)  # line 14
-        advantages, returns = self.advantages(rewards, scores, batch.response_mask, taught)  # lines 15-16
+        advantages, returns = self.advantages(rewards, scores, batch, taught)  # lines 15-16
         step = Step(self.step, rollouts, batch, scores, critiques, deltas, offsets, span_rewards, advantages, returns)
         step.metrics |= of_credit
         self.update(step)  # lines 19-31: epochs of clipped PPO
@@ -74,14 +74,14 @@ class Text2GradTrainer(TrainingLoop):
         return rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques, batch)
 
     @phase("score")
-    def advantages(self, rewards: Tensor, scores: Scores, mask: Tensor, taught: Tensor | None = None) -> Advantages:
+    def advantages(self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None) -> Advantages:
         """Return advantages over value function (GAE) or group, with those of a self-teacher, whitened; and returns."""
-        ppo = self.recipe.ppo
+        ppo, mask = self.recipe.ppo, batch.response_mask
         advantages, returns = advantages_over_baseline(
             ppo,
             rewards,
             scores.values,
-            mask,
+            batch,
             group_size=self.recipe.rollout.group_size,
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )

@@ -4,6 +4,7 @@ from .annotation_items import (
     items_of as items_of,
 )
 from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
+from .critic_service import CriticServer as CriticServer
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .lesson import give_lesson as give_lesson
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better

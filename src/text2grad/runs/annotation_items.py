@@ -9,10 +9,8 @@ ignored. With template = "code" the "tests" run in the sandbox, and their outcom
 A critic in this process, such as a program, judges the responses without items (`annotate_by_critic`).
 """
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of, w
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import (
     Annotation,
-    Critic,
     check_examples,
     is_finite,
     load_callable,
@@ -32,8 +29,8 @@ from text2grad.feedback import (
 )
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
-from text2grad.runs.critic_quality import check_identity
-from text2grad.runs.prompts import recipe_task, task_settings
+from text2grad.runs.critic_quality import check_identity, identity_of
+from text2grad.runs.prompts import recipe_task
 from text2grad.types import Example
 
 RESPONSES, CRITIQUES, ANNOTATIONS = "responses.jsonl", "critiques.jsonl", "annotations.jsonl"
@@ -213,7 +210,7 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
             f'{recipe.data.train}: {len(given)} of {len(prompts)} examples have a "response", and {samples} for each '
             "are asked for; leave the responses and --samples out together, or give each example one response"
         )
-    check_identity(out, _identity(recipe, critic))
+    check_identity(out, identity_of(critic, named or f"data.task = {recipe.data.task}", recipe))
     examples, responses = (
         (prompts, given) if given else sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
     )
@@ -226,22 +223,3 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     annotations = list(map(Annotation, prompts_of, responses, critiques))
     write_annotations(out / ANNOTATIONS, annotations)
     return annotations
-
-
-def _identity(recipe: Recipe, critic: Critic) -> dict[str, Any]:
-    """Return what decides the critic's answers: its name, its settings, and the file in which it is defined."""
-    return {
-        "critic": recipe.refresh.annotator or recipe.critic.use or f"data.task = {recipe.data.task}",
-        "truths": task_settings(recipe).truths,
-        "match": recipe.critic.match,
-        "source": _source_of(critic),
-    }
-
-
-def _source_of(critic: Critic) -> str:
-    """Return a hash of the file in which a critic is defined; empty where there is none."""
-    defined = critic if inspect.isfunction(critic) or inspect.isclass(critic) else type(critic)
-    try:
-        return sha256(Path(inspect.getfile(defined)).read_bytes()).hexdigest()
-    except (OSError, TypeError):
-        return ""

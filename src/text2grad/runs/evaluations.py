@@ -37,6 +37,7 @@ from text2grad.reward_models import Agreement, judge
 from text2grad.rl import (
     EVALUATION_SEED,
     Text2GradTrainer,
+    discounts,
     gae,
     held_out_responses,
     own_held_out,
@@ -212,7 +213,8 @@ class Evaluations:
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values, bootstrap = scores.kl[:rows, :columns], scores.values[:rows, :columns], scores.bootstrap[:rows]
         total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
-        advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
+        gamma = discounts(ppo, first)
+        advantages = gae(total, values, mask, gamma=gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
         if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
             advantages = whiten(advantages, mask, center=ppo.whiten == "full")
         numbers = {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}

@@ -17,8 +17,10 @@ from text2grad.runs.dry_run.signal import (
     label_figures,
     measure_signal,
     reliability,
+    signal_figures,
     warnings_of,
 )
+from text2grad.types import Conversation, Critique, Example, Given, Rollout, Span, Turn
 
 CRITIC = """
 import json, pathlib
@@ -227,3 +229,20 @@ def test_the_second_question_passes_every_memory(tmp_path: Path, monkeypatch: py
     assert isinstance(again, LLMCritic)
     assert again.path == tmp_path / "second-answers.sqlite"
     assert server.path == tmp_path / "answers.sqlite"
+
+
+def test_the_discount_at_the_end_of_a_turn_decides_what_a_group_teaches() -> None:
+    tokenizer, _ = small_run.tokenizer_and_model()
+    red, one = tokenizer("red").input_ids[0], tokenizer(" one").input_ids[0]
+    said = Conversation([Turn("assistant", " one", True), Turn("user", "?"), Turn("assistant", "red", True)])
+    rollouts = [
+        Rollout(Example("x"), (5,), (red,), "red", False),
+        Rollout(Example("x"), (5,), (one, red), said, False, given=(Given(1, (5,)),)),
+    ]
+    critiques = [Critique("", (Span(0, 3, "positive"),)), Critique("", (Span(0, 3, "positive", turn=2),))]
+    # Returns at γ = 0 and λ = 1: (1), and (0 + γ_turn · 1, 1). At γ_turn = 1 they are equal: nothing is taught.
+    for gamma_turn, taught in ((1.0, 0.0), (0.5, 1.0)):
+        ppo = {"gamma": 0.0, "gamma_turn": gamma_turn, "lam": 1.0, "baseline": "group"}
+        recipe = make_recipe({"rollout": {"group_size": 2}, "model": {"value": "none"}, "ppo": ppo})
+        figures = signal_figures(recipe, tokenizer, rollouts, critiques, critiques)
+        assert (figures["frac_reward_zero_std"], figures["frac_zero_std_with_spans"]) == (1.0, taught)

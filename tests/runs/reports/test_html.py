@@ -393,3 +393,70 @@ def test_pointing_at_a_token_shows_what_is_said_about_its_spans() -> None:
     negative = f"negative: Fact · major · a<b: {EVIL}"
     assert titles == ["δ 1", f"δ -1\n{negative}\npositive: So.", "δ 1\npositive: So."]
     assert "<script>alert" not in page
+
+
+# Conversations.
+
+
+def of_turns(*turns: dict[str, Any], offsets: Any, delta: list[float]) -> Page:
+    said = "".join(turn["text"] for turn in turns if turn.get("sampled"))
+    talk = {**record(said, offsets), "delta": delta, "turns": list(turns)}
+    return Page("<div class='text'>" + response_html(talk, ["delta"]) + "</div>")
+
+
+def test_turns_are_shown_with_colours_on_what_the_policy_wrote_alone() -> None:
+    call = {"name": "lookup", "arguments": {"city": "<b>Zürich"}}
+    page = of_turns(
+        {"role": "user", "text": "Where is it?"},
+        {"role": "assistant", "text": "Hm. So: ", "sampled": True, "thought": "Hm.", "tool_calls": [call]},
+        {"role": "tool", "text": EVIL, "name": "look<up>"},
+        {"role": "assistant", "text": "", "sampled": True},
+        {"role": "user", "text": "Go on"},
+        {"role": "assistant", "text": "Here", "sampled": True},
+        offsets=[(0, 0), (0, 2), (2, 6), (6, 8), (8, 8), (8, 12), (12, 12)],
+        delta=[0.0, 1.0, -1.0, 0.0, 0.0, -1.0, 0.0],
+    )
+    turns = page.all("div", "turn")
+    assert [(turn.classes, turn.content) for turn in turns] == [
+        (["turn"], 'assistantthoughtHm. So: lookup({"city": "<b>Zürich"})'),
+        (["turn", "given"], f"tool · look<up>{EVIL}"),
+        (["turn"], "assistant"),
+        (["turn", "given"], "userGo on"),
+        (["turn"], "assistantHere"),
+    ]
+    assert page.one("details").content == "thoughtHm."
+    assert page.one("code").content == 'lookup({"city": "<b>Zürich"})'
+    # The token " So" begins in the thought, "." and " So" being one token here: it stands in both, each with its part.
+    shown = [(token.content, token.classes[1:]) for token in page.all("span", "t")]
+    assert shown == [
+        ("", ["none"]),
+        ("Hm", ["p4"]),
+        (".", ["n4"]),
+        (" So", ["n4"]),
+        (": ", []),
+        ("", ["none"]),
+        ("Here", ["n4"]),
+        ("", ["none"]),
+    ]
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(st.text("ab <", max_size=6), min_size=1, max_size=5), st.lists(st.integers(0, 3), max_size=20))
+def test_each_character_of_a_turn_is_shown_once_whatever_the_tokens(texts: list[str], sizes: list[int]) -> None:
+    whole, at, ranges = "".join(texts), 0, []
+    for size in sizes:
+        ranges.append((at, min(at + size, len(whole))))
+        at = ranges[-1][1]
+    turns = [{"role": "r", "text": text, "sampled": True, "thought": text[1:2]} for text in texts]
+    page = of_turns(*turns, offsets=ranges, delta=[0.0] * len(ranges))
+    shown = [turn.content.removeprefix("r").replace("thought", "", 1) for turn in page.all("div", "turn")]
+    assert shown == texts
+    assert "".join(token.content for token in page.all("span", "t")) == whole[: ranges[-1][1] if ranges else 0]
+    assert len(page.all("span", "t")) >= len(ranges)
+
+
+def test_a_conversation_without_tokens_is_shown_as_text() -> None:
+    talk = {"response": "ab", "turns": [{"role": "assistant", "text": "ab", "sampled": True, "thought": "never said"}]}
+    page = Page(rollouts_page("x", [talk]))
+    assert page.one("div", "turn").content == "assistantab"
+    assert not page.all("details", inside=page.one("div", "turn"))

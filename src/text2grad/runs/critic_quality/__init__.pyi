@@ -8,6 +8,7 @@ from .evaluation import (
 from .pairs import (
     Pair as Pair,
     check_identity as check_identity,
+    identity_of as identity_of,
     paired as paired,
     read_comparisons as read_comparisons,
     read_predictions as read_predictions,

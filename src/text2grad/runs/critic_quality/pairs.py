@@ -5,16 +5,21 @@ The predictions are those of a file, or of a critic (`CachedCritic`).
 critic.json   the critic that wrote the critiques of a directory; another critic is refused there
 """
 
+import inspect
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from text2grad.config import Recipe, digest_of
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
 from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
 from text2grad.files import claim
 from text2grad.reward_models import critique_target
+from text2grad.runs.prompts import task_settings
 from text2grad.types import Critique
 
 
@@ -88,6 +93,20 @@ def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> li
     """Pair annotations with critiques in the same order."""
     pairs = zip(truth, predicted, strict=True)
     return [Pair(record.where, record.prompt, record.response, critique, record.critique) for record, critique in pairs]
+
+
+def identity_of(critic: Any, name: str, recipe: Recipe) -> dict[str, Any]:
+    """Return what decides a critic's answers: its name, its settings, and the files in which it is defined."""
+    path, form = Path(name), getattr(critic, "format", None)
+    with suppress(OSError, TypeError):  # of what is defined in no file
+        path = path if path.is_dir() else Path(inspect.getfile(critic if inspect.isfunction(critic) else type(critic)))
+    return {
+        "critic": name,
+        "truths": task_settings(recipe).truths,
+        "match": recipe.critic.match,
+        "format": asdict(form) if form else None,
+        "files": digest_of(path) if path.exists() else "",
+    }
 
 
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ from text2grad.integrations import group_shares, one_number
 from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
-from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, rewards_of
+from text2grad.rl import advantages_over_baseline, correlation, discounts, prepare_policy, rewards_of
 from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.prompts import recipe_task, run_examples
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
@@ -129,12 +129,13 @@ def signal_figures(
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
         labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
         mask, nothing = batch.response_mask, torch.zeros_like(given)
-        gained = advantages_over_baseline(ppo, given, nothing, mask, group_size=group_size).advantages
+        gained = advantages_over_baseline(ppo, given, nothing, batch, group_size=group_size).advantages
         advantages.append(gained[mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())
         if answers is first and group_size > 1:
             numbers = torch.tensor(one_number(given, first))
-            shares = group_shares(numbers, given, mask, group_size=group_size, gamma=ppo.gamma, lam=ppo.lam)
+            how: dict[str, Any] = {"group_size": group_size, "gamma": discounts(ppo, batch), "lam": ppo.lam}
+            shares = group_shares(numbers, given, mask, **how)
     lengths, critiques = batch.response_lengths.double().numpy(), [*first, *second]
     spans, unmatched = (sum(len(getattr(each, name)) for each in critiques) for name in ("spans", "unmatched"))
     return {

@@ -101,10 +101,6 @@ class EqualRows(TokenBatch):
         """Return the ids of the response tokens, int64 [N]."""
         return self.response_ids.reshape(-1).clone()
 
-    def last_positions(self) -> Tensor:
-        """Return the position of each row's last token, int64 [B]."""
-        return self.prompt_lengths + self.response_ids.shape[1] - 1
-
 
 class TracedModel:
     """Policy, value function and reference of a recipe without their weights, ready to be traced."""
@@ -178,9 +174,9 @@ class TracedModel:
     def _batch(self, rows: int, prompt: int, response: int) -> EqualRows:
         """Return a batch of `rows` responses; inside the traced block."""
         ids = torch.zeros(rows, prompt + response, dtype=torch.long)
-        lengths = torch.full((rows,), prompt)
-        mask = torch.ones(rows, response, dtype=torch.bool)
-        return EqualRows(ids, lengths, torch.zeros(rows, response, dtype=torch.long), mask, mask[:, 0])
+        prompts, lengths = (torch.full((rows,), length) for length in (prompt, prompt + response))
+        mask, of_response = torch.ones(rows, response, dtype=torch.bool), torch.zeros(rows, response, dtype=torch.long)
+        return EqualRows(ids, prompts, of_response, mask, mask[:, 0], of_response, lengths)
 
     def update(self, rows: int, prompt: int, response: int, *, entropy: bool, accumulated: bool = False) -> Roles:
         """Trace forward and backward of one micro-batch, with earlier gradients if they are `accumulated`.

@@ -8,13 +8,16 @@ The colour of a token is its δ: teal with a straight underline if positive, ver
 in four strengths. Pointing at a token shows its numbers, and what is said about its spans.
 """
 
+import json
 import math
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -24,6 +27,7 @@ from text2grad.types import signs
 
 Record = Mapping[str, Any]
 Groups = Sequence[tuple[str, Sequence[Record]]]
+Tokens = deque[tuple[int, tuple[int, int]]]  # number and characters of each token that is not shown yet
 
 
 class Column(NamedTuple):
@@ -114,29 +118,73 @@ def _read(name: str) -> str:
 def response_html(record: Record, columns: Sequence[str]) -> str:
     """Return the response as HTML with one element per token; its text content is the response, made `visible`.
 
-    A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element.
+    A token without characters of its own (end-of-sequence, later bytes of an emoji) is an empty element. Of a
+    conversation, all turns from the policy's first one on: thoughts folded, calls as code, and what was given without
+    tokens.
 
     Args:
         record: with "response", "offsets" and numbers per token; without offsets it has no tokens. "shade", numbers
-            from −1 to 1, gives the colours in place of δ.
+            from −1 to 1, gives the colours in place of δ; "turns" makes it a conversation.
         columns: the numbers that a browser shows of the token at which a reader points.
     """
-    text, offsets = record["response"], record.get("offsets", ())
-    spans = [span for span in (record.get("critique") or {}).get("spans", ()) if said_of(span)]
-    shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
-    shown, html, done = signs(text), "", 0
-    for t, (start, end) in enumerate(offsets):
-        begin = max(start, done)
-        look = strength(shades[t] or 0.0) + _kind(text[begin:end], shares=start < end)
+    tokens: Tokens = deque((t, (start, end)) for t, (start, end) in enumerate(record.get("offsets", ())))
+    shown, html, done = signs(record["response"]), "", 0
+    if "turns" not in record:
+        return _tokens_html(record, columns, shown, (0, len(shown)), tokens)
+    for turn in dropwhile(lambda turn: not turn.get("sampled"), record["turns"]):
+        kind, text, thought = "turn given", turn["text"], turn.get("thought", "")
+        said = _escaped(signs(text))
+        if turn.get("sampled"):
+            kind, said, begin = "turn", "", max(text.find(thought), 0)
+            cuts = [0, begin, begin + len(thought) * text.startswith(thought, begin), len(text)]
+            for number, (start, end) in enumerate(pairwise(cuts)):
+                part = _tokens_html(record, columns, shown, (done + start, done + end), tokens)
+                said += f"<details><summary>thought</summary>{part}</details>" if number == 1 and part else part
+            done += len(text)
+        names = _escaped(signs(" · ".join(filter(None, (turn["role"], turn.get("name"))))))
+        html += f'<div class="{kind}"><p class="where as-is">{names}</p>{said}{_calls_html(turn)}</div>'
+    return html
+
+
+def _calls_html(turn: Record) -> str:
+    """Return the calls of a turn as code."""
+    calls = [
+        f"{call.get('name', '')}({json.dumps(call.get('arguments', {}), ensure_ascii=False)})"
+        for call in turn.get("tool_calls", ())
+    ]
+    return "".join(f"<code>{_escaped(signs(call))}</code>" for call in calls)
+
+
+def _tokens_html(
+    record: Record, columns: Sequence[str], shown: Sequence[str], part: tuple[int, int], tokens: Tokens
+) -> str:
+    """Return the characters of a part of a response as HTML, and take its tokens; one that goes on behind it stays."""
+    text, html, (done, stop), spans = record["response"], "", part, list(_said_spans(record))
+    shades = record.get("shade", record.get("delta", [0.0] * (len(tokens) and tokens[-1][0] + 1)))
+    while tokens and (tokens[0][1][0] < stop or tokens[0][1][1] <= stop):
+        t, (start, end) = tokens[0]
+        begin, until = max(start, done), min(end, stop)
+        look = strength(shades[t] or 0.0) + _kind(text[begin:until], shares=start < end)
         numbers = {name: record[name][t] for name in columns if name in record}
         title = " · ".join(f"{COLUMNS[name].name} {n:.4g}" for name, n in numbers.items() if n is not None)
-        said = [said_of(span) for span in spans if span["start"] < end and start < span["end"]]
+        said = [said_of(span) for first, last, span in spans if first < end and start < last]
         title = _escaped(signs("\n".join(filter(None, (title, *said)))))
-        html += (
-            f'{_escaped(shown[done:start])}<span class="t{look}" title="{title}">{_escaped(shown[begin:end])}</span>'
-        )
-        done = max(done, end)
-    return html + _escaped(shown[done:])
+        own = f'<span class="t{look}" title="{title}">{_escaped(shown[begin:until])}</span>'
+        html += _escaped(shown[done:start]) + own
+        done = max(done, until)
+        if end > stop:
+            break
+        tokens.popleft()
+    return html + _escaped(shown[done:stop])
+
+
+def _said_spans(record: Record) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Yield the spans of which something is said, each with its characters in the whole response."""
+    for span in (record.get("critique") or {}).get("spans", ()):
+        before = record.get("turns", ())[: span.get("turn") or 0]
+        first = sum(len(turn["text"]) for turn in before if turn.get("sampled"))
+        if said_of(span):
+            yield first + span["start"], first + span["end"], span
 
 
 def said_of(span: Mapping[str, Any]) -> str:
