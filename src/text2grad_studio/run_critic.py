@@ -50,7 +50,7 @@ class RunCritic:
         """
         example = self.items.get(prompt)
         try:
-            [critique] = ask(self.critic, [example or Example(prompt)], [response], match=self.recipe.critic.match)
+            [critique] = ask(self.critic, [example or Example(prompt)], [response], **self.recipe.critic.asking())
         except CriticError as error:
             if example is not None or not self.recipe.data.task:
                 raise

@@ -225,7 +225,7 @@ def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: 
         Rollout(Example(f"How are you? [[ok]] {number}"), (1,), (2,), "So glad today.", False) for number in range(12)
     ]
     texts = [one.response for one in rollouts]
-    with EarlyCritiques(critic, "exact", critic.overlap) as parts:
+    with EarlyCritiques(critic, {"match": "exact"}, critic.overlap) as parts:
         for start in range(0, 12, 2):
             parts.add(rollouts[start : start + 2])
         found = parts.critiques()

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -475,8 +476,9 @@ def test_a_recipe_has_few_settings() -> None:
         for section in sections
         for name in section.model_fields
     }
-    # 120, and the discount at the end of a turn: no other setting says how much a turn answers for later ones
-    assert len(declared) <= 124
+    # 120, and the discount at the end of a turn: no other setting says how much a turn answers for later ones;
+    # and whether critics see thoughts: no other setting says what of a response they read
+    assert len(declared) <= 125
 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml")), ids=lambda p: p.name)
@@ -506,3 +508,20 @@ def test_the_names_of_weights_are_read_in_lower_case() -> None:
     reward = load_recipe(None, ['reward.severity={Major = 1, "in between" = 0.3}']).reward
     assert reward.weights == {"severity": {"major": 1, "in between": 0.3}, "rater": {}, "category": {}}
     assert hash(reward) != hash(make_recipe({}).reward)
+
+
+# How a critic is asked.
+
+
+def test_thoughts_are_hidden_by_what_all_prompts_end_with_or_shown() -> None:
+    def decode(ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+    tokenizer: Any = SimpleNamespace(decode=decode)
+    critic = make_recipe({}).critic
+    assert critic.asking() == {"match": "exact", "prompt_end": ""}
+    assert critic.asking(tokenizer, [(1, 2, 8, 9), (8, 9), (3, 8, 9)])["prompt_end"] == "8 9"
+    assert critic.asking(tokenizer, [(1, 2), (2, 1)])["prompt_end"] == ""
+    assert critic.asking(tokenizer, [tuple(range(99))])["prompt_end"] == decode(list(range(75, 99)))
+    shown = make_recipe({"critic": {"thoughts": "show", "match": "normalized"}}).critic
+    assert shown.asking(tokenizer, [(1, 2)]) == {"match": "normalized", "prompt_end": None}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
+from conversations import FAIR
 from text2grad.critics.cached import CachedCritic
 from text2grad.errors import CriticError, DataError
 from text2grad.feedback.critic import annotate
@@ -24,7 +25,7 @@ from text2grad.feedback.records import (
     write_annotations,
 )
 from text2grad.files import to_json
-from text2grad.types import LABELS, Critique, Example, Span
+from text2grad.types import LABELS, Conversation, Critique, Example, Span, Turn
 
 WHOLE = Annotation(
     "Say it:",
@@ -367,3 +368,27 @@ def test_bytes_that_a_crash_of_the_machine_left_are_passed_over(tmp_path: Path, 
     remembering(path, critic)(examples("p", "p"), ["one", "two"])
     assert critic.asked == [[("p", "two")]]
     assert len(remembering(path).known) == 2
+
+
+def test_equal_words_after_another_result_of_a_tool_are_judged_again(tmp_path: Path) -> None:
+    other = Conversation([*FAIR.turns[:2], Turn("tool", "Lyon: Monday"), FAIR.turns[3]])
+    asked: list[str] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        asked.extend(response.turns[2].text for response in responses)  # type: ignore[attr-defined]
+        return [Critique(response.turns[2].text, (Span(0, 7, "positive", 1),)) for response in responses]  # type: ignore
+
+    for _ in range(2):
+        found = CachedCritic(critic, tmp_path / "c.jsonl")(examples("p", "p", "p"), [FAIR, other, FAIR])
+        assert [critique.feedback for critique in found] == ["Lyon: Friday", "Lyon: Monday", "Lyon: Friday"]
+        assert [critique.spans for critique in found] == [(Span(0, 7, "positive", 1),)] * 3
+    assert asked == ["Lyon: Friday", "Lyon: Monday"]
+
+
+def test_what_was_judged_without_its_thought_is_judged_again_with_it(tmp_path: Path) -> None:
+    critic, text = CountingCritic(), "<think>a</think>b"
+    for _ in range(2):
+        hidden, shown = (CachedCritic(critic, tmp_path / "c.jsonl", prompt_end=end) for end in ("", None))
+        assert hidden(examples("p"), [text])[0].spans == (Span(16, 17, "positive"),)
+        assert shown(examples("p"), [text])[0].spans == (Span(0, 1, "positive"),)
+    assert critic.asked == [[("p", "b")], [("p", text)]]

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
+from conversations import CONVERSATIONS, FAIR, WORDS
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import critique_to_json
+from text2grad.feedback.turns import sampled_texts
 from text2grad.feedback.user_code import load_callable
 from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, said_nothing, warning_of_silence
 from text2grad.types import Critique, Example, Span
@@ -447,7 +450,7 @@ def test_what_a_critic_says_about_its_spans_is_kept_and_its_weights_are_pythons(
         "rater": "ann",
         "source": "rules",
     }
-    assert critique_to_json(judged)["spans"] == [{"start": 4, "end": 8, "label": "negative", "turn": 2, **told}]
+    assert critique_to_json(judged)["spans"] == [{"start": 4, "end": 8, "label": "negative", **told}]
     assert type(judged.spans[0].weight) is float
 
 
@@ -456,5 +459,100 @@ def test_a_weight_that_is_none_names_the_critic_and_the_response() -> None:
     with pytest.raises(CriticError) as caught:
         ask(answering([{}, answer]), EXAMPLES, ["", "see Lyon"], match="exact")
     assert str(caught.value).startswith(
-        "critic critic, for response 2 of 2: a span's weight is a finite number from 0 up"
+        "critic critic returned for response 2 of 2 a dict: a span's weight is a finite number from 0 up"
     )
+
+
+# Conversations and thoughts.
+
+
+def about_fair(*answers: Any) -> list[Critique]:
+    return ask(answering(list(answers)), EXAMPLES[:1] * len(answers), [FAIR] * len(answers), match="exact")
+
+
+def test_a_critic_gets_conversations_as_they_are_and_names_turns_in_spans_and_quotes() -> None:
+    seen: list[Any] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
+        seen.extend(responses)
+        return [
+            Critique("a", (Span(11, 17, "negative", turn=np.int64(3)),)),  # type: ignore[arg-type]
+            {"poor_spans": [{"turn": 3, "quote": "Monday"}], "good_spans": ["Look up"]},
+        ]
+
+    first, second = ask(critic, EXAMPLES, [FAIR, FAIR], match="exact")
+    assert seen[0] is FAIR
+    assert seen[0].turns[2].text == "Lyon: Friday"
+    assert first.spans == (Span(11, 17, "negative", turn=3),)
+    assert type(first.spans[0].turn) is int
+    # "Monday" stands twice in turn 3, and is listed once
+    assert second.spans == (
+        Span(0, 7, "positive", turn=1),
+        Span(11, 17, "negative", turn=3),
+        Span(22, 28, "negative", turn=3),
+    )
+
+
+def test_what_names_another_turn_is_unmatched_and_the_critique_stays() -> None:
+    given = Critique("", (Span(0, 4, "negative", turn=0), Span(0, 7, "negative", turn=1)), 1.0, unmatched=("Paris",))
+    quotes = {
+        "poor_spans": [{"turn": 2, "quote": "Friday"}, {"turn": 8, "quote": "Lyon"}, {"turn": 1, "quote": "Monday"}]
+    }
+    spans, in_words = about_fair(given, quotes)
+    assert spans == Critique("", (Span(0, 7, "negative", turn=1),), 1.0, unmatched=("Paris", "turn 0: When"))
+    assert in_words == Critique("", unmatched=("turn 2: Friday", "turn 8: Lyon", "turn 1: Monday"))
+
+
+def test_a_span_of_the_whole_counts_in_the_turns_and_beyond_the_whole_is_unparsable() -> None:
+    whole, beyond = about_fair(Critique("", (Span(8, 16, "negative"),)), Critique("", (Span(8, 43, "negative"),)))
+    assert whole.spans == (Span(8, 13, "negative", turn=1), Span(0, 3, "negative", turn=3))
+    assert beyond == Critique("", status="unparsable")
+
+
+def test_turns_that_a_critic_names_of_a_single_response_change_nothing() -> None:
+    given = [Critique("", (Span(4, 8, "negative", turn=5),)), {"poor_spans": [{"turn": 5, "quote": "fine"}]}]
+    found = ask(answering(given), EXAMPLES, RESPONSES, match="exact")
+    assert [critique.spans for critique in found] == [(Span(4, 8, "negative"),), (Span(3, 7, "negative"),)]
+
+
+def test_a_critic_sees_no_thoughts_and_its_spans_are_those_of_the_response_with_them() -> None:
+    seen: list[str] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
+        seen.extend(responses)
+        return ['{"poor_spans": ["Lyon", "Rome"]}', Critique("", (Span(0, 4, "positive"),), -1.0)]
+
+    thoughts = ["<think>Lyon? Rome?</think>see Lyon", "Rome?</think>see Lyon"]
+    first, second = ask(critic, EXAMPLES, thoughts, match="exact")
+    assert seen == ["see Lyon", "see Lyon"]
+    assert first == Critique("", (Span(30, 34, "negative"),), unmatched=("Rome",))
+    assert second == Critique("", (Span(13, 17, "positive"),), -1.0)
+    shown = ask(critic, EXAMPLES, thoughts, match="exact", prompt_end=None)
+    assert seen[2:] == thoughts
+    assert [len(critique.spans) for critique in shown] == [3, 1]  # "Lyon" twice and "Rome"
+    beyond = ask(answering([Critique("", (Span(0, 9, "positive"),))]), EXAMPLES[:1], thoughts[:1], match="exact")
+    assert beyond == [Critique("", status="unparsable")]  # "see Lyon" has 8 characters
+
+
+def test_a_thought_that_the_prompt_opened_and_that_was_cut_is_hidden_from_a_critic_that_is_told_so() -> None:
+    seen: list[str] = []
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[float]:
+        seen.extend(responses)
+        return [-1.0] * len(responses)
+
+    found = ask(critic, EXAMPLES, ["Rome?", "so</think>Lyon"], match="exact", prompt_end="<|assistant|>\n<think>\n")
+    assert seen == ["", "Lyon"]
+    assert found == [Critique("", outcome=-1.0)] * 2
+
+
+@given(CONVERSATIONS, st.lists(st.tuples(WORDS, st.none() | st.integers(-1, 5)), max_size=4), st.data())
+def test_whatever_a_critic_says_of_a_conversation_its_spans_lie_in_turns_of_the_policy(
+    response: Any, listed: list[Any], data: st.DataObject
+) -> None:
+    quotes = [word if turn is None else {"turn": turn, "quote": word} for word, turn in listed]
+    spans = data.draw(st.lists(st.builds(Span, st.just(0), st.integers(0, 9), st.just("positive"), st.integers(-1, 5))))
+    critics = [{"poor_spans": quotes}, Critique("", tuple(spans))]
+    for critique in ask(answering(critics), EXAMPLES, [response] * 2, match="normalized"):
+        texts = sampled_texts(response)
+        assert all(span.turn in texts and span.end <= len(texts[span.turn or 0]) for span in critique.spans)

@@ -381,3 +381,27 @@ def test_two_outcomes_under_one_name_are_unreadable_and_a_score_is_another_numbe
     assert parse_critique('{"Outcome": 1, "outcome": -1}').status == "unparsable"
     assert parse_critique('{"Outcome": 1, "outcome": "1.0"}').outcome == 1.0
     assert parse_critique('{"score": 8, "outcome": -1}').outcome == -1.0
+
+
+@pytest.mark.parametrize(
+    ("entry", "quote", "turn"),
+    [
+        ({"turn": 2, "quote": "Lyon"}, "Lyon", 2),
+        ({"quote": "Lyon", "Turn": "2", "reason": "no"}, "Lyon", 2),
+        ({"turn": 0, "text": "Lyon"}, "Lyon", 0),
+        ({"turn": 2.0, "span": "Lyon"}, "Lyon", 2),
+        ({"turn": -1, "quote": "Lyon"}, "Lyon", -1),
+        ({"turn": 1.5, "quote": "Lyon"}, "Lyon", -1),
+        ({"turn": "second", "quote": "Lyon"}, "Lyon", -1),
+        ({"turn": None, "quote": "Lyon"}, "Lyon", None),
+        ({"turn": 2, "start": 3, "end": 7}, "[3, 7]", 2),
+        ({"quote": "Lyon"}, "Lyon", None),
+        ({"turn": "Lyon"}, "turn", None),  # {quote: reason}
+        ("Lyon", "Lyon", None),
+    ],
+)
+def test_a_quote_may_name_its_turn_and_what_is_no_number_is_no_turn(entry: Any, quote: str, turn: int | None) -> None:
+    for listed in (entry, [entry], [entry, entry]):
+        found = parse_critique_object({"poor_spans": listed}).negative
+        assert found[-1] == quote
+        assert getattr(found[-1], "turn", None) == turn

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from conversations import FAIR
 from text2grad.cli.__main__ import main
 from text2grad.errors import DataError
 from text2grad.feedback.examples import write_examples
@@ -338,7 +339,6 @@ MARKS = st.builds(
     st.integers(0, 3),
     st.integers(4, 9),
     st.sampled_from(LABELS),
-    turn=st.none() | st.integers(0, 5),
     reason=st.none() | SAYS,
     category=st.none() | SAYS,
     severity=st.none() | SAYS,
@@ -393,3 +393,8 @@ def test_what_nobody_says_is_left_out_of_files(tmp_path: Path) -> None:
         assert [field.name for field in schema.field("critique").type.field("spans").type.value_type] == columns
         card = (tmp_path / name / "README.md").read_text("utf-8")
         assert ("reason, weight: null where unknown" in card) == (name == "full")
+
+
+def test_conversations_are_refused_where_their_turns_would_be_lost(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="of a conversation, whose turns this Parquet has no place for; take the JSONL"):
+        write_folder(tmp_path, [Annotation("q", FAIR, Critique(""))], license="mit")

@@ -5,6 +5,8 @@ import gzip
 import json
 import lzma
 import os
+import re
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,12 +17,20 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from conversations import FAIR
 from text2grad.errors import DataError
 from text2grad.feedback.examples import read_demonstrations, read_examples
 from text2grad.feedback.record_files import json_object, read_entries
-from text2grad.feedback.records import CritiqueRecord, read_annotations, read_critique_records
+from text2grad.feedback.records import (
+    Annotation,
+    CritiqueRecord,
+    annotation_to_json,
+    read_annotations,
+    read_critique_records,
+    write_annotations,
+)
 from text2grad.files import read_text
-from text2grad.types import Critique, Span
+from text2grad.types import Conversation, Critique, Span, Turn
 
 WAY_OUT = ". Mend or remove the record"
 LYON = "I live in Lyon."
@@ -515,3 +525,70 @@ def test_names_of_other_tools_and_numbers_as_raters_are_read(tmp_path: Path) -> 
         {"start": 0, "end": 1, "label": "positive"},
         {"start": 10, "end": 14, "label": "negative", "reason": "No.", "category": "Fact", "weight": 2, "rater": "7"},
     ]
+
+
+# Conversations.
+
+
+def in_turn(end: int, turn: Any) -> Any:
+    return {"critique": {"spans": [{"start": 0, "end": end, "label": "negative", "turn": turn}]}}
+
+
+IN_TURNS = Critique("No.", (Span(0, 7, "positive", 1), Span(11, 17, "negative", 3), Span(0, 3, "negative")))
+
+
+def test_a_conversation_and_the_turns_of_its_spans_come_back_from_disk(tmp_path: Path) -> None:
+    called = Turn("assistant", "Look", True, "hm", ({"name": "look", "arguments": {"city": "Lyon"}},))
+    for whole in (FAIR, Conversation([called, Turn("tool", "Friday", name="look")])):
+        spans = IN_TURNS.spans if whole is FAIR else (Span(0, 4, "negative", 0),)
+        given = Annotation("When?", whole, replace(IN_TURNS, spans=spans))
+        write_annotations(tmp_path / "a.jsonl", [given])
+        (found,) = read_annotations(tmp_path / "a.jsonl", to_encode=True)
+        assert isinstance(found.response, Conversation)
+        assert found.response.turns == whole.turns
+        assert set(found.critique.spans) == set(spans)
+    assert json.loads((tmp_path / "a.jsonl").read_text())["critique"]["spans"] == [
+        {"start": 0, "end": 4, "label": "negative", "turn": 0}
+    ]
+    assert "turn" not in json.dumps(annotation_to_json(Annotation("", "see", Critique("", (Span(0, 3, "negative"),)))))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"turns": "none"}, '"turns" is a list of'),
+        ({"turns": [{"role": "user"}]}, '"turns" is a list of'),
+        ({"turns": [{"role": "assistant", "text": 5, "sampled": True}]}, '"turns" is a list of'),
+        ({"turns": [{"role": "assistant", "text": "x", "said": 1}]}, '"turns" is a list of'),
+        ({"response": "other"}, 'and "response" is what is sampled'),
+        (in_turn(3, 2), "in turn 2; the policy wrote the turns [1, 3]"),
+        (in_turn(3, True), "in turn true; the policy"),
+        (in_turn(14, 1), "which has 13 characters"),
+    ],
+)
+def test_turns_that_cannot_be_read_are_refused_with_their_place(tmp_path: Path, changed: Any, message: str) -> None:
+    record = {**annotation_to_json(Annotation("When?", FAIR, Critique("No."))), **changed}
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        read_one(tmp_path, record)
+    assert ".jsonl:1" in str(caught.value)
+
+
+def test_half_a_pair_in_any_turn_is_refused_where_a_tokenizer_reads_it(tmp_path: Path) -> None:
+    halved = Conversation([Turn("tool", "\ud83d"), Turn("assistant", "see", True)])
+    write_annotations(tmp_path / "a.jsonl", [Annotation("", halved, Critique(""))])
+    assert len(read_annotations(tmp_path / "a.jsonl")) == 1
+    with pytest.raises(DataError):
+        read_annotations(tmp_path / "a.jsonl", to_encode=True)
+
+
+def test_annotations_lose_thoughts_and_the_spans_in_them_where_a_reward_model_sees_none(tmp_path: Path) -> None:
+    spans = (Span(7, 11, "negative"), Span(20, 24, "positive"))  # "Lyon" in the thought, "Rome" behind it
+    own = Turn("assistant", "<think>Lyon</think> Rome", True)
+    conversation = Annotation("", Conversation([own]), Critique("", (*(replace(it, turn=0) for it in spans), spans[1])))
+    write_annotations(tmp_path / "a.jsonl", [Annotation("", own.text, Critique("", spans)), conversation])
+    whole = read_annotations(tmp_path / "a.jsonl")
+    assert [annotation.response for annotation in whole] == [own.text] * 2
+    one, other = read_annotations(tmp_path / "a.jsonl", prompt_end="")
+    assert one == Annotation("", " Rome", Critique("", (Span(1, 5, "positive"),)))
+    assert other.response == " Rome"
+    assert set(other.critique.spans) == {Span(1, 5, "positive", 0)}

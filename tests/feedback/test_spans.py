@@ -2,18 +2,20 @@
 
 import json
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from conversations import FAIR
 from places import DATA, SHARED
 from text2grad.errors import AlignmentError, ConfigError, CriticError
 from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.normalize import normalize
-from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_critique, locate_spans
+from text2grad.feedback.spans import LocatedSpans, count_places, critique_from_text, locate_critique, locate_spans
 from text2grad.feedback.words import whole_words, words_of
-from text2grad.types import Critique, Span
+from text2grad.types import Conversation, Critique, Span, Turn
 
 CASES = json.loads((DATA / "quotes.json").read_text("utf-8"))
 SHARED_DATA = SHARED / "data"
@@ -476,3 +478,72 @@ def test_a_text_cannot_say_who_speaks_or_how_much_it_weighs() -> None:
 def test_each_occurrence_of_a_quote_has_the_reason() -> None:
     (first, second) = critique_from_text('{"poor_spans": [["a", "Which?"]]}', "a or a").spans
     assert (first.start, second.start, first.reason, second.reason) == (0, 5, "Which?", "Which?")
+
+
+# Conversations.
+
+
+def in_fair(*quotes: Any, match: Any = "exact", key: str = "poor_spans") -> Any:
+    return locate_critique(parse_critique_object({key: [*quotes]}), FAIR, match=match)
+
+
+def test_a_quote_is_sought_in_the_turn_that_it_names_or_in_the_only_one_that_holds_it() -> None:
+    # turn 1: "Look up Lyon."   turn 3: "In Lyon on Monday, on Monday."   "Friday" stands in a tool's result alone
+    named = in_fair({"turn": 3, "quote": "Lyon"}, "turn 1: Lyon", {"Turn": "1", "text": "up"})
+    assert named.spans == (Span(5, 7, "negative", 1), Span(8, 12, "negative", 1), Span(3, 7, "negative", 3))
+    assert named.unmatched == ()
+    assert in_fair({"turn": 3, "quote": "Lyon"}).spans == (Span(3, 7, "negative", 3),)
+    alone = in_fair("Look", "Friday", "Lyon")
+    assert alone.spans == (Span(0, 4, "negative", 1),)
+    assert alone.unmatched == ("Friday", "Lyon (in turns 1, 3)")
+    forgiving = in_fair("“Look  up”", {"turn": 3, "quote": "*In Lyon*"}, match="normalized")
+    assert forgiving.spans == (Span(0, 7, "negative", 1), Span(0, 7, "negative", 3))
+
+
+@pytest.mark.parametrize("turn", [0, 2, 4, -1, "two", 1.5, True, [1]])
+def test_a_quote_of_no_turn_of_the_policy_is_unmatched_though_another_turn_holds_it(turn: Any) -> None:
+    found = in_fair({"turn": turn, "quote": "Monday"})
+    assert found.spans == ()
+    assert found.unmatched == ("Monday",) if turn not in (0, 2, 4) else (f"turn {turn}: Monday",)
+
+
+def test_in_one_turn_quotes_are_shared_as_in_one_response_and_each_turn_for_itself() -> None:
+    monday = {"turn": 3, "quote": "Monday"}
+    assert in_fair(monday, monday).spans == (Span(11, 17, "negative", 3), Span(22, 28, "negative", 3))
+    assert in_fair(monday, monday, monday).unmatched == ("turn 3: Monday",)
+    lyon = [{"turn": 1, "quote": "Lyon", "label": "good"}, {"turn": 3, "quote": "Lyon", "label": "bad"}]
+    assert in_fair(*lyon, key="spans").spans == (Span(8, 12, "positive", 1), Span(3, 7, "negative", 3))
+
+
+def test_marks_around_a_quote_are_left_out_if_its_own_turn_has_none() -> None:
+    spoken = Conversation([Turn("assistant", 'see "Lyon"', True), Turn("assistant", "see Lyon", True)])
+    parsed = parse_critique_object({"poor_spans": [{"turn": 1, "quote": '"Lyon"'}]})
+    assert locate_critique(parsed, spoken, match="normalized").spans == (Span(4, 8, "negative", 1),)
+
+
+def test_offsets_of_a_turn_count_in_it_and_offsets_without_one_in_the_whole() -> None:
+    assert in_fair({"turn": 3, "start": 3, "end": 7}).spans == (Span(3, 7, "negative", 3),)
+    assert in_fair({"turn": 1, "start": 3, "end": 14}).unmatched == ("turn 1: [3, 14]",)
+    assert in_fair({"start": 8, "end": 16}).spans == (Span(8, 13, "negative", 1), Span(0, 3, "negative", 3))
+    # a quote with a place: "Monday" stands at 22 of turn 3, too
+    assert in_fair({"quote": "Monday", "start": 22, "end": 28}).spans == (Span(22, 28, "negative", 3),)
+
+
+def test_a_quote_that_looks_as_if_it_named_a_turn_is_first_what_it_is() -> None:
+    spoken = Conversation([Turn("assistant", "Go to turn 1: Lyon", True), Turn("assistant", "see Lyon", True)])
+    assert critique_from_text('{"poor_spans": ["turn 1: Lyon"]}', spoken).spans == (Span(6, 18, "negative", 0),)
+
+
+def test_quotes_of_a_turn_that_was_written_alone_are_found_as_in_a_single_response() -> None:
+    for case in CASES:
+        there = Conversation([Turn("user", case["response"]), Turn("assistant", case["response"], True)])
+        how = {"match": case["match"], "occurrences": case["occurrences"]}
+        one = locate_spans(case["response"], case["positive"], case["negative"], **how)
+        found = locate_spans(there, case["positive"], case["negative"], **how)
+        assert found.spans == tuple(replace(span, turn=1) for span in one.spans)
+        assert len(found.unmatched) == len(one.unmatched)
+
+
+def test_a_quote_has_places_in_a_conversation_if_one_turn_of_the_policy_alone_holds_it() -> None:
+    quotes = ("Monday", "Look", "Lyon", "Friday", "fair", ".In")  # ".In" stands over the end of turn 1
+    assert [count_places(FAIR, quote) for quote in quotes] == [2, 1, 0, 0, 0, 0]

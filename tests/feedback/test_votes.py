@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from constrained_writing import begin, written
+from conversations import FAIR
 from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
@@ -271,3 +272,10 @@ def test_a_span_says_what_the_most_similar_critique_that_marks_it_says() -> None
     assert [(span.label, span.reason) for span in vote(apart, RESPONSE).spans] == [("negative", "It is Nice.")]
     ours = vote([said("a", city), said("b", wide), said("c", DAY, GOOD_CITY)], RESPONSE)
     assert ours.spans[0].stated == {"start": 3, "end": 7, "label": "negative", "reason": "It is Nice.", "rater": "ann"}
+
+
+def test_votes_on_a_conversation_count_in_each_turn() -> None:
+    monday, look = Span(11, 17, "negative", 3), Span(0, 13, "negative", 1)
+    critiques = [said("a", monday, look), said("b", monday, Span(8, 13, "negative", 1)), said("c")]
+    # two of three mark "Monday" of turn 3, and "Lyon." at 8-13 of turn 1
+    assert vote(critiques, FAIR).spans == (Span(8, 13, "negative", 1), monday)

@@ -427,3 +427,26 @@ def test_spans_keep_what_is_said_about_them_where_their_places_change() -> None:
     completion = [{"role": "assistant", "content": "red cat"}]
     anchored = _anchored(Critique("", (said,)), completion, "So red cat")
     assert [span.stated for span in anchored.spans] == [{**said.stated, "start": 3, "end": 10}]
+
+
+def test_a_critic_sees_no_thoughts_and_a_reward_function_marks_what_trl_shows_it(
+    trainer: Callable[..., GRPOTrainer],
+) -> None:
+    seen = list[str]()
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        seen.extend(responses)
+        return [Critique("", (Span(0, 3, "negative"),))] * len(responses)
+
+    def function(completions: list[str], **_: Any) -> list[Critique]:
+        return [Critique("", (Span(0, 3, "negative"),))] * len(completions)
+
+    tokenizer = word_tokenizer(["yes or no", "no or yes"], ["</think>"])
+    ids = [tokenizer("yes</think>no or yes").input_ids]  # five tokens; spans are 0-3 of "no or yes", and of all
+    assert said(trainer(critic, tokenizer=tokenizer), ids).rewards.tolist() == [[0.0, 0.0, -1.0, -1.0, 0.0]]
+    assert seen == ["no or yes"]
+    assert said(trainer(function, tokenizer=tokenizer), ids).rewards.tolist() == [[-1.0, 0.0, 0.0, 0.0, 0.0]]
+    with_tools = trainer(critic, tokenizer=tokenizer)
+    with_tools.own, with_tools.response_mask = [[1, 1, 0, 1, 1]], torch.tensor([[True, True, False, True, True]])
+    assert said(with_tools, ids).rewards.tolist() == [[-1.0, 0.0, 0.0, 0.0, 0.0]]  # a tool may have written the mark
+    assert seen[1:] == ["yes</think>no or yes"]

@@ -10,7 +10,7 @@ from text2grad.errors import ConfigError, CriticError
 from text2grad.integrations.verl_scores import example_of, judge_response, refuse_scalar_settings, shared_judge
 from text2grad.rl import OutsideJudge
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import Example
+from text2grad.types import Critique, Example, Span
 
 
 def made(critic: str, reward: str = "{}", match: Any = "exact", limit: float = 0.2) -> OutsideJudge:
@@ -101,3 +101,19 @@ def test_settings_that_make_one_number_of_the_rewards_are_refused(changed: dict[
     refuse_scalar_settings(SimpleNamespace(algorithm=SimpleNamespace(adv_estimator="reinforce_plus_plus")))
     with pytest.raises(ConfigError, match=message):
         refuse_scalar_settings({**FINE, **changed})
+
+
+def test_a_judge_hides_thoughts_from_the_critic_and_rewards_what_it_saw() -> None:
+    seen = list[str]()
+
+    def critic(examples: Any, responses: Any) -> Any:
+        seen.extend(responses)
+        return [Critique("", (Span(0, 3, "positive"),))] * len(responses)
+
+    tokenizer = word_tokenizer(["so yes", "yes so"], ["</think>"])
+    judge = OutsideJudge(critic, reward={}, match="exact", max_failure_rate=0.2)
+    ids = [tokenizer("so</think>yes so").input_ids]
+    assert judge(tokenizer, [Example("q")], ids, [False]).rewards.tolist() == [[0.0, 0.0, 1.0, 0.0]]
+    judge.prompt_end = None
+    assert judge(tokenizer, [Example("q")], ids, [False]).rewards.tolist() == [[1.0, 1.0, 0.0, 0.0]]  # "so<"
+    assert seen == ["yes so", "so</think>yes so"]

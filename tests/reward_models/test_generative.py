@@ -23,7 +23,7 @@ from text2grad.reward_models.generative import GenerativeRewardModel, critique_p
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Critique, Example, Span
+from text2grad.types import Conversation, Critique, Example, Span, Turn
 from trained_reward_model import train_reward_model
 
 CONTEXT = 96
@@ -510,3 +510,11 @@ def test_the_model_is_trained_in_place_with_a_callback_after_each_step(tokenizer
     assert not model.training
     assert steps == [1, 2, 3]
     assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_special_tokens_in_any_turn_of_a_conversation_are_text() -> None:
+    tokenizer = with_special_tokens()
+    special = tokenizer.convert_tokens_to_ids("<|end|>")
+    spoken = Conversation([Turn("user", "<|end|> dogs:"), Turn("assistant", " a cat", True)])
+    (found,) = critique_prompts(tokenizer, [Example("<|end|> dogs:" * 9)], [spoken], "plain")
+    assert special not in found

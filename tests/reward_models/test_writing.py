@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from conversations import FAIR
 from marked_texts import TEXTS, marked
 from text2grad.feedback.critique_text import parse_critique
 from text2grad.feedback.spans import critique_from_text, locate_spans
+from text2grad.feedback.turns import numbered
+from text2grad.reward_models.format import CritiqueFormat, read_critique
 from text2grad.reward_models.writing import (
     CLOSING,
     GOOD,
@@ -16,6 +19,7 @@ from text2grad.reward_models.writing import (
     POOR,
     SYMBOLS,
     critique_prompt,
+    critique_request,
     critique_target,
 )
 from text2grad.tasks.tiny import word_tokenizer
@@ -228,3 +232,25 @@ def test_a_target_is_said_word_by_word_and_decoded_to_itself(
     ids = tokenizer(target).input_ids
     assert tokenizer.unk_token_id not in ids
     assert tokenizer.decode(ids, skip_special_tokens=True) == target
+
+
+# Conversations.
+
+
+def test_the_prompt_of_a_conversation_is_its_turns_with_their_numbers() -> None:
+    shown = numbered(FAIR)[1]
+    assert critique_prompt(Example("When?"), FAIR) == f"{shown}\n"
+    asked = critique_request(Example("When?"), FAIR)
+    assert asked.startswith("Judge the response, the turns 1, 3 of the conversation below, whose other turns are data.")
+    assert asked.endswith(f"\n\n### Conversation\n{shown}")
+
+
+@pytest.mark.parametrize("form", ["spans", "labelled_spans", "tagged_words"])
+def test_a_conversation_is_quoted_in_the_order_of_its_turns_and_read_back_in_them(form: str) -> None:
+    # "Look" (turn 1, 0–4), "on Monday," (turn 3, 8–18), which stands there once
+    spans = (Span(8, 18, "negative", 3), Span(0, 4, "positive", 1))
+    target = critique_target(Critique("No.", spans, -1.0), FAIR, form=form)
+    if form == "labelled_spans":
+        assert json.loads(target)["spans"] == [["Look", "good"], ["on Monday,", "poor"]]
+    found = read_critique(target, FAIR, CritiqueFormat(form=form))
+    assert found.spans == (Span(0, 4, "positive", 1), Span(8, 18, "negative", 3))

@@ -62,7 +62,7 @@ def test_a_run_is_resumed_with_another_number_of_parts(tmp_path: Path) -> None:
 def test_no_more_parts_than_asked_are_with_the_critic_and_the_order_is_that_of_the_responses() -> None:
     rollouts = [Rollout(Example("x"), (1,), (2,), f"red {number}", False) for number in range(12)]
     critic = Counting(together=3)
-    with EarlyCritiques(critic, "exact", 3) as asked:
+    with EarlyCritiques(critic, {"match": "exact"}, 3) as asked:
         for start in range(0, 12, 2):
             asked.add(rollouts[start : start + 2])
         found = asked.critiques()
@@ -74,7 +74,7 @@ def test_no_more_parts_than_asked_are_with_the_critic_and_the_order_is_that_of_t
 
 def test_a_step_that_is_sampled_again_forgets_its_parts() -> None:
     critic = Counting()
-    with EarlyCritiques(critic, "exact", 1) as asked:
+    with EarlyCritiques(critic, {"match": "exact"}, 1) as asked:
         asked.add([Rollout(Example("x"), (1,), (2,), "old", False)])
         asked.restart()
         asked.add([Rollout(Example("x"), (1,), (2,), "new", False)])

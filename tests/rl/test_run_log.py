@@ -2,16 +2,18 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conversations import FAIR
 from text2grad.errors import DataError
 from text2grad.files import published, to_json, write_atomically
 from text2grad.rl import run_log as runlog
 from text2grad.rl.run_log import RunLog
-from text2grad.types import Critique, Example, Rollout, Span
+from text2grad.types import Conversation, Critique, Example, Rollout, Span, Turn
 
 
 @pytest.fixture
@@ -361,3 +363,13 @@ def test_critiques_of_the_steps_a_checkpoint_covers_are_forgotten(log: RunLog) -
     ]
     log.forget_critiques(12)
     assert files(log) == {}
+
+
+def test_critiques_of_a_conversation_keep_their_turns_and_belong_to_its_results_too(log: RunLog) -> None:
+    critique = Critique("", (Span(0, 7, "positive", 1), Span(11, 17, "negative", 3)))
+    rollout = Rollout(Example("q"), (1,), (2,), FAIR, False)
+    log.keep_critiques(3, 0, [rollout], [critique], {})
+    assert log.kept_critiques(3, 0, [rollout]) == ([critique], {})
+    other = Conversation([*FAIR.turns[:2], Turn("tool", "Lyon: Monday"), FAIR.turns[3]])
+    with pytest.raises(DataError, match="critiques of other responses"):
+        log.kept_critiques(3, 0, [replace(rollout, response=other)])

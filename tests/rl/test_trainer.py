@@ -21,7 +21,7 @@ from text2grad.models import decoding
 from text2grad.models.adapters import with_lora
 from text2grad.rl.start import prepare_policy
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.tasks.tiny import tiny_llama
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from warm_commands import Warm
 
 LEARNING = {"rollout": {"batch_size": 32, "max_new_tokens": 6}, "run": {"steps": 12, "save_every": 100}}
@@ -528,3 +528,27 @@ def test_a_policy_whose_weights_are_no_numbers_is_refused_for_them(tmp_path: Pat
         Text2GradTrainer(
             model, small_run.ColourCritic(), small_run.EXAMPLES, small_run.recipe(tmp_path), processing_class=tokenizer
         )
+
+
+@pytest.mark.parametrize("thoughts", ["hide", "show"])
+def test_the_critic_sees_no_thought_that_the_prompts_open_unless_it_is_shown(tmp_path: Path, thoughts: str) -> None:
+    tokenizer = word_tokenizer([" ".join(small_run.WORDS)], ["<think>", "</think>"])
+    policy, seen = tiny_llama(tokenizer, seed=1, width=32), list[str]()
+
+    def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
+        seen.extend(responses)
+        return [Critique("", (Span(0, len(response), "negative"),)) for response in responses]
+
+    prompts = [Example(f"{word} <think>") for word in small_run.WORDS]
+    settings = small_run.recipe(tmp_path, run={"steps": 1}, critic={"thoughts": thoughts})
+    trained = Text2GradTrainer(policy, critic, prompts, settings, processing_class=tokenizer)
+    trained.train()
+    responses = [record["response"] for record in records(tmp_path)]
+    closed = [response.rpartition("</think>")[2] if "</think>" in response else "" for response in responses]
+    assert any(closed)
+    assert not all(closed)
+    assert seen == (closed if thoughts == "hide" else responses)
+    assert trained.as_seen(records(tmp_path)) == seen
+    spans = [record["critique"]["spans"] for record in records(tmp_path)]
+    ends = [[(one["start"], one["end"]) for one in own] for own in spans]
+    assert ends == [[(len(a) - len(b), len(a))] if b or not a else [] for a, b in zip(responses, seen, strict=True)]

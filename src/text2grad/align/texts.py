@@ -8,6 +8,7 @@ from typing import Any
 
 from text2grad.align.delta import pseudo_rewards
 from text2grad.align.offsets import Range, token_offsets
+from text2grad.feedback import flat_spans
 from text2grad.types import Critique, Span
 
 
@@ -21,7 +22,7 @@ def text_delta(tokenizer: Any, response: str, critique: Critique) -> list[float]
     """
     ids = encode(tokenizer, response)
     text = tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
-    spans = move_spans(() if critique.failed else critique.spans, response, text)
+    spans = move_spans(() if critique.failed else flat_spans(response, critique.spans), response, text)
     return None if spans is None else pseudo_rewards(tokenizer, ids, spans)
 
 

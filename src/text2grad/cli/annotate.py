@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
     settings = recipe.annotate.checked()
     out = Path(settings.out)
-    annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
+    annotator = Annotator(Template(settings.template, settings.reasoning), **recipe.critic.asking())
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)

@@ -145,7 +145,8 @@ def _pairs(args: argparse.Namespace, recipe: Recipe, truth: Sequence[Any]) -> tu
     with metered(args.out, "evaluate critic") as tokens:
         before = tokens_of(critic)
         try:
-            critiques = CachedCritic(critic, args.out / "answers.jsonl", match=match).in_batches(examples, responses)
+            cached = CachedCritic(critic, args.out / "answers.jsonl", **recipe.critic.asking())
+            critiques = cached.in_batches(examples, responses)
         finally:
             after = tokens_of(critic)
             tokens.add(after.prompt - before.prompt, after.generated - before.generated)

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(out)
     named_there = recipe.critic.use or recipe.critic.model or f"data.task = {recipe.data.task}"
     check_identity(out, identity_of(critic, named_there, recipe))
-    cached = CachedCritic(critic, out / "critiques.jsonl", match=recipe.critic.match)
+    cached = CachedCritic(critic, out / "critiques.jsonl", **recipe.critic.asking())
     token = os.environ.get("TEXT2GRAD_SERVE_TOKEN", "").strip()
     with CriticServer((host, int(port)), cached, recipe, tokenizer, token) as server:
         words = model.path or "none: requests send texts, and get no rewards"

@@ -1,6 +1,8 @@
 """Settings of the critic and of its rewards: [critic], [reward]."""
 
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any, Literal
 
 from text2grad.config.section import NO_WEIGHTS, Count, Fraction, Section, Weights
 from text2grad.types import Placement
@@ -17,6 +19,8 @@ class CriticConfig(Section):
     """Kind of `model`: generative and server write critiques, here or on [server]."""
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
+    thoughts: Literal["hide", "show"] = "hide"
+    """Whether the critic sees the thoughts of a model that reasons; hidden, an outcome still reaches them through γ."""
     constrain: bool | None = None
     """Constrain decoding to JSON with verbatim quotes, or a label per word; leave out for the saved setting (true)."""
     whole_words: bool = False
@@ -31,6 +35,13 @@ class CriticConfig(Section):
     """Critiques sampled per response, which vote on each character; leave out for the saved setting (1)."""
     max_failure_rate: Fraction = 0.25
     """Stop the run when a larger share of the last critiques (100 or one batch) could not be read."""
+
+    def asking(self, tokenizer: Any = None, prompts: Iterable[Sequence[int]] = ()) -> dict[str, Any]:
+        """Return how `ask` asks the critic about responses to prompts, whose ids may all end with an open thought."""
+        columns = zip(*(ids[:-25:-1] for ids in prompts), strict=False)  # from the last ids on
+        common = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+        end = str(tokenizer.decode(common[::-1])) if common else ""
+        return {"match": self.match, "prompt_end": end if self.thoughts == "hide" else None}
 
     @property
     def learned(self) -> bool:

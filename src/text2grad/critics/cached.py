@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.feedback import Critic, Match, ask, critique_from_json, critique_to_json, digest_of_examples
+from text2grad.feedback import Critic, Match, ask, content_of, critique_from_json, critique_to_json, digest_of_examples
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
 from text2grad.types import Critique, Example
@@ -21,9 +21,10 @@ class CachedCritic:
         known: the cached critiques as JSON data, by the hash of example and response.
     """
 
-    def __init__(self, critic: Critic, path: Path, *, match: Match = "exact") -> None:
-        """Take a critic, the file of its critiques, which need not exist, and how quotes are found in the response."""
-        self.critic, self.path, self.match = critic, path, match
+    def __init__(self, critic: Critic, path: Path, *, match: Match = "exact", prompt_end: str | None = None) -> None:
+        """Take a critic, the file of its critiques, which need not exist, and how `ask` asks it; it sees thoughts."""
+        self.critic, self.path = critic, path
+        self.how: dict[str, Any] = {"match": match, "prompt_end": prompt_end}
         self.known: dict[str, Any] = {record["key"]: record["critique"] for record in appended_records(path)}
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -36,7 +37,7 @@ class CachedCritic:
         keys, answers = list(map(self.key, examples, responses)), dict[str, Critique]()
         if new := {key: row for row, key in enumerate(keys) if key not in self.known}:
             rows = new.values()
-            critiques = ask(self.critic, [examples[r] for r in rows], [responses[r] for r in rows], match=self.match)
+            critiques = ask(self.critic, [examples[r] for r in rows], [responses[r] for r in rows], **self.how)
             answers = dict(zip(new, critiques, strict=True))
             judged = {key: critique for key, critique in answers.items() if critique.status != "timed_out"}
             records = {key: critique_to_json(critique) for key, critique in judged.items()}  # others are asked again
@@ -47,10 +48,9 @@ class CachedCritic:
             for key, response in zip(keys, responses, strict=True)
         ]
 
-    @staticmethod
-    def key(example: Example, response: str) -> str:
+    def key(self, example: Example, response: str) -> str:
         """Return the hash under which a critique is kept."""
-        text = f"{example.prompt_text}\0{response}"
+        text = f"{example.prompt_text}\0{content_of(response, self.how['prompt_end'])}"
         if example.reference is not None or example.tests is not None or example.meta:  # a critic may judge by them
             text += f"\0{digest_of_examples([example])}"
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

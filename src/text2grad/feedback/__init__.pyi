@@ -39,6 +39,14 @@ from .spans import (
     locate_spans as locate_spans,
 )
 from .splits import hold_out as hold_out, split_by_prompt as split_by_prompt
+from .turns import (
+    content_of as content_of,
+    flat_spans as flat_spans,
+    in_turns as in_turns,
+    numbered as numbered,
+    with_thoughts as with_thoughts,
+    without_thoughts as without_thoughts,
+)
 from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote
 from .words import (

@@ -7,6 +7,9 @@ All code calls a critic through `ask`, which makes a `Critique` of whatever the 
     text                the same as JSON, in any form; a text without quotes is words only, and its δ is 0
     (number, text)      the text, and an outcome for the whole response
     number              the outcome alone: one number per response, as in RLHF
+
+Of several turns a response is a `Conversation`. Spans and quotes of it name turns that the policy wrote; any other one
+is unmatched.
 """
 
 import math
@@ -16,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from text2grad.errors import AlignmentError, CriticError, Text2GradError, is_out_of_memory
+from text2grad.feedback import turns
 from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
@@ -50,7 +54,9 @@ def check_examples(critic: Critic, examples: Sequence[Example]) -> None:
         check(examples)
 
 
-def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match) -> list[Critique]:
+def ask(
+    critic: Critic, examples: Sequence[Example], responses: Sequence[str], *, match: Match, prompt_end: str | None = ""
+) -> list[Critique]:
     """Return the critic's critiques, checked against their responses.
 
     A critique with a span beyond the response, or with an outcome that is not finite, is no error: it gets the status
@@ -61,14 +67,17 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
         examples: the task instances.
         responses: one per example.
         match: how quotes in the texts of critiques are found: "exact" or "normalized".
+        prompt_end: the end of what stands before each text of the policy, which may open a thought. Critics see no
+            thoughts unless it is None; spans are those of the responses with them.
 
     Raises:
         CriticError: if the critic raises an error, or returns a wrong number or type of critiques.
     """
     name = getattr(critic, "__name__", type(critic).__name__)
+    shown = [turns.without_thoughts(response, prompt_end) for response in responses]
     try:
         with kept_process(f"critic {name}"):
-            answers = critic(examples, list(responses))
+            answers = critic(examples, list(shown))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, and a cancelled task
@@ -85,15 +94,14 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
             f"critic {name} returned {len(answers)} critiques for {len(responses)} responses; one each is needed"
         )
     checked, odd = [], []
-    for number, (answer, response) in enumerate(zip(answers, responses, strict=True), start=1):
+    for number, (answer, response, seen) in enumerate(zip(answers, responses, shown, strict=True), start=1):
         where = f"for response {number} of {len(responses)}"
-        try:
-            critique = _critique(answer, response, match=match, name=f"critic {name} returned {where}")
-        except AlignmentError as error:  # of a weight
-            raise CriticError(f"critic {name}, {where}: {error}") from error
-        if problem := _problem(critique, response):
+        critique = _critique(answer, seen, match=match, name=f"critic {name} returned {where}")
+        if problem := _problem(critique, seen):
             odd.append(f"{where}: {problem}")
             critique = Critique(critique.feedback, status="unparsable")
+        if seen is not response:
+            critique = replace(critique, spans=tuple(turns.with_thoughts(critique.spans, response, prompt_end)))
         checked.append(critique)
     if odd:
         more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
@@ -115,14 +123,19 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
     """Return what a critic gave for a response as a critique with numbers of Python; refuse other kinds."""
     if isinstance(answer, Critique):
         _refuse_types(answer, name)
-        spans = (  # NumPy's numbers, for example
+        given = (  # NumPy's numbers, for example
             replace(span, start=int(span.start), end=int(span.end), weight=_number(span.weight))
             for span in answer.spans
         )
-        return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome))
+        spans, odd = turns.in_turns(response, given)
+        unmatched = (*answer.unmatched, *odd) if odd else answer.unmatched
+        return replace(answer, spans=spans, outcome=_number(answer.outcome), unmatched=unmatched)
     if isinstance(answer, Mapping):
         answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}
-        return locate_critique(parse_critique_object(answer), response, match=match)
+        try:
+            return locate_critique(parse_critique_object(answer), response, match=match)
+        except AlignmentError as error:  # of a weight
+            raise CriticError(f"{name} a dict: {error}") from error
     if isinstance(answer, str):
         critique = critique_from_text(answer, response, match=match)
         words_only = critique.status == "unparsable" and answer.strip() and not _OBJECT.search(answer)

@@ -14,10 +14,11 @@ outcome      outcome, or else score
 
 An object whose values are all labels is the map A(y): s_k → label. Quotes may be a list, one text, [quote, reason]
 pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may give the place of its quote, as "start"
-and "end", and its category and severity. Who speaks and how much a quote weighs are read from objects of a program or a
-file (`said_about`), never from a text: a model cannot speak for a person. In a list with labels, offsets may stand
-without a quote. A label in words decides before a number beside it. If the object has no feedback, the feedback is the
-text before the object, or else the text after it.
+and "end", its "turn" of a conversation, which a quote "turn 2: ..." names, too, and its category and severity. Who
+speaks and how much a quote weighs are read from objects of a program or a file (`said_about`), never from a text: a
+model cannot speak for a person. In a list with labels, offsets may stand without a quote. A label in words decides
+before a number beside it. If the object has no feedback, the feedback is the text before the object, or else the text
+after it.
 
 A number may be written as a text. An outcome or score that is no finite number, such as "50%", "8/10", true or NaN,
 makes the critique `unparsable`; a score in words without a digit is none.
@@ -59,10 +60,11 @@ class Quote(str):
 
 
 class Placed(Quote):
-    """A quote with its place [start, end) as the critic gave it; offsets alone are `bare`, with a text "[3, 7]"."""
+    """A quote with its place [start, end), its turn in a conversation, or both; offsets alone are `bare`: "[3, 7]"."""
 
-    place: tuple[int, int]
-    bare: bool
+    place: tuple[int, int] | None = None
+    bare: bool = False
+    turn: int | None = None  # -1 if what the critic gave is no number of a turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     beside: list[Any] = []  # the values beside the quote, which may hold its label
     place, is_object = place_of(entry), isinstance(entry, dict)
     own = _quote_key(entry, _MORE_QUOTE_KEYS * (not place and len(entry) > 1)) if is_object else None
+    turn = _turn_of(entry) if own or (is_object and place) else None
     if isinstance(entry, list) and entry:
         entry, *beside = entry
         about = next(filter(None, map(_reason, beside)), {})
@@ -270,9 +273,10 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
         beside, about = [value], _reason(value)
-    if place and (_is_whole(entry) or (not isinstance(entry, str) and (is_object or label is None))):
-        quote = Placed(entry if isinstance(entry, str) else list(place))
-        quote.place, quote.bare = place, not isinstance(entry, str)
+    bare = place and not isinstance(entry, str) and (is_object or label is None)
+    if bare or (_is_whole(entry) and (place or turn is not None)):
+        quote = Placed(list(place) if place and bare else entry)
+        quote.place, quote.bare, quote.turn = place, bool(bare), turn
         entry = quote
     if _is_whole(entry):
         yield _with(about, entry), label or _label(beside)
@@ -307,6 +311,13 @@ def said_about(entry: Mapping[str, Any]) -> dict[str, Any]:
         elif _word(value) or is_finite(value):
             about[name] = str(value)
     return about
+
+
+def _turn_of(entry: Any) -> int | None:
+    """Return the number of the turn that an object names, -1 if it is none; None without one."""
+    given = [number_of(value) for key, value in entry.items() if key.casefold() == "turn" and value is not None]
+    fits = given and is_finite(given[0]) and given[0] == int(given[0])
+    return int(given[0]) if fits else -1 if given else None
 
 
 def place_of(entry: Any) -> tuple[int, int] | None:

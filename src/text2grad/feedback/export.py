@@ -13,7 +13,7 @@ from pathlib import Path
 from text2grad.errors import DataError, require
 from text2grad.feedback.records import Annotation, annotation_to_json
 from text2grad.files import write_files
-from text2grad.types import LABELS, Span
+from text2grad.types import LABELS, Conversation, Span
 
 DATA_FILE = "data/train.parquet"
 
@@ -99,6 +99,8 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if any(isinstance(annotation.response, Conversation) for annotation in annotations):
+        raise DataError("an annotation is of a conversation, whose turns this Parquet has no place for; take the JSONL")
     types = {"start": pa.int64(), "end": pa.int64(), "turn": pa.int64(), "weight": pa.float64()}
     names = ("start", "end", "label", *_further(annotations))
     span = pa.struct({name: types.get(name, pa.string()) for name in names})

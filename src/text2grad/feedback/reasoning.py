@@ -41,14 +41,22 @@ _SECTIONS = re.compile(
 _BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
 
+class Answer(str):
+    """A text whose reasoning was taken out already; what is left has none, whatever its prompt began."""
+
+    __slots__ = ()
+
+
 def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
     """Return the ranges of a text outside of its reasoning, in order; none if the reasoning was cut off.
 
     Args:
-        text: the text of a model. A mark in quotation marks is text; so is an opening mark behind other words that is
-            never closed.
+        text: the text of a model, or an `Answer`. A mark in quotation marks is text; so is an opening mark behind other
+            words that is never closed.
         prompt: what stood before the text: if it ends with an opening mark, the text begins inside the reasoning.
     """
+    if isinstance(text, Answer):
+        return [(0, len(text))] if text.strip() else []
     text, prompt = text.translate(_NARROW), prompt[-200:].translate(_NARROW)
     parts, at, place, unclosed = list[tuple[int, int]](), 0, 0, set[int]()
     if _BEGUN.search(prompt) and not re.match(_OPENING, text, re.IGNORECASE):

@@ -12,6 +12,9 @@ A span also has "turn", "reason", "category", "severity", "weight", "rater" and 
 ("good_spans", "poor_spans", ...) instead of, or beside, spans; the text that a critic wrote; in a line of a file, the
 parts of the critique beside "response".
 
+A span of a conversation has its "turn", an index into "turns", which stand beside the response: {"role": ..., "text":
+..., "sampled": true, ...} with the fields of `Turn`. "response" is then what the policy wrote, turn after turn.
+
 "ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
@@ -38,14 +41,16 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
+from text2grad.feedback.turns import in_turns, sampled_texts, turns_to_json, with_thoughts, without_thoughts
 from text2grad.files import json_lines, write_files
-from text2grad.types import LABELS, Critique, Example, Span, Status
+from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
 
 BESIDE = ("feedback", "spans", *QUOTES, "outcome")  # parts of a critique that may stand beside the response
 
+_TURN = '{"role": ..., "text": ..., "sampled": ..., ...}'
 _SPAN = 'a span is [start, end, "positive" or "negative"]'
 _WANTED = '"critique" must be a critic\'s text or an object of "feedback" and spans'
 
@@ -139,16 +144,18 @@ def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
     """Return an annotation as JSON data; `read_critique_records` reads it."""
-    own = {"prompt": annotation.prompt, "response": annotation.response}
+    turns = {"turns": turns} if (turns := turns_to_json(annotation.response)) else {}
+    own = {"prompt": annotation.prompt, "response": annotation.response, **turns}
     return {**own, "critique": critique_to_json(annotation.critique), **(annotation.line or {})}
 
 
-def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annotation]:
+def read_annotations(path: str | Path, *, to_encode: bool = False, prompt_end: str | None = None) -> list[Annotation]:
     """Return the annotations of a file.
 
     Args:
         path: the file.
         to_encode: the texts are for a tokenizer; halves of surrogate pairs are refused.
+        prompt_end: as in `without_thoughts`, by which the annotations lose thoughts and spans in them.
 
     Raises:
         DataError: if the file cannot be read or has no records, or a line is no annotation; a prompt may be empty, but
@@ -157,9 +164,14 @@ def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annot
     annotations = []
     for record in read_critique_records(path, require_prompt=True):
         if to_encode:
-            texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
+            whole = record.response.text if isinstance(record.response, Conversation) else record.response
+            texts = {"prompt": record.prompt, "response": whole, "feedback": record.critique.feedback}
             refuse_half_pairs(record.where, **texts)
-        annotations.append(Annotation(record.prompt, record.response, record.critique))
+        response, critique = without_thoughts(record.response, prompt_end), record.critique
+        if response is not record.response:
+            own = in_turns(record.response, critique.spans)[0]
+            critique = replace(critique, spans=tuple(with_thoughts(own, record.response, prompt_end, back=True)))
+        annotations.append(Annotation(record.prompt, response, critique))
     return annotations
 
 
@@ -200,7 +212,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     """
     if "response" not in record:
         raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
-    response = optional(record, "response", where, is_text, "must be a text;")
+    response = _response(record, where)
     prompt = optional(record, "prompt", where, is_prompt, "is text or a list of chat messages,", "")
     if (given := record.get("critique")) is None:
         given = {key: record[key] for key in BESIDE if key in record}
@@ -212,6 +224,20 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     return CritiqueRecord(
         number, where, Example(prompt).prompt_text, response, critique, None if ids is None else tuple(ids)
     )
+
+
+def _response(record: Object, where: str) -> str:
+    """Return the response of a record, a `Conversation` if it has turns."""
+    response: str = optional(record, "response", where, is_text, "must be a text;")
+    if not (given := record.get("turns")):
+        return response
+    try:
+        whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls") or ())}) for turn in given])
+        if whole.text and whole == response:
+            return whole
+    except (AttributeError, TypeError):
+        pass
+    raise bad_record(where, f'"turns" is a list of {_TURN}, and "response" is what is sampled; got {shown(given)}')
 
 
 def _refuse_lost_values(given: Object, where: str) -> None:
@@ -244,7 +270,10 @@ def _span(entry: Any, response: str, where: str) -> Span:
     place, quote, label, turn, about = place_of(entry), None, None, None, dict[str, Any]()
     if isinstance(entry, dict):
         quote, label, about = _quote(entry), entry.get("label"), said_about(entry)
-        turn = entry["turn"] if type(entry.get("turn")) is int else None
+        if (texts := sampled_texts(response)) and (turn := entry.get("turn")) is not None:
+            if type(turn) is not int or turn not in texts:
+                raise bad_record(where, f"a span is in turn {shown(turn)}; the policy wrote the turns {[*texts]}")
+            response = texts[turn]
     elif len(entry) == 3:
         label = entry[2]
     if place is None or label not in LABELS:

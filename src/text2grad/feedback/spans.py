@@ -7,7 +7,9 @@ A quote is searched character by character (`match="exact"`) or in normalized fo
 finds every exact match, except matches that end inside a letter). The ends of a quote are never guessed: a paraphrase
 or a quote shortened with dots is unmatched.
 
-A quote with a place (`Placed`) marks its place alone; if it does not stand there, its only occurrence. For all others:
+In a `Conversation` a quote is sought in the turn that it names, or else in the only one of the policy's turns that
+holds it; a quote of any other turn, or in several turns, is unmatched. A quote with a place (`Placed`) marks its place
+alone; if it does not stand there, its only occurrence. For all others:
 
 1. A quote listed once marks all its occurrences (`occurrences="first"`: only the first). They are taken from
    left to right and do not overlap.
@@ -21,11 +23,13 @@ A quote with a place (`Placed`) marks its place alone; if it does not stand ther
    overlap, and the overlap rule decides.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
+from text2grad.feedback import turns
 from text2grad.feedback.critique_text import ParsedCritique, Placed, parse_critique
 from text2grad.feedback.normalize import Normalized, normalize, unchanged
 from text2grad.feedback.words import inside_word
@@ -34,7 +38,9 @@ from text2grad.types import LABELS, Critique, Label, Span
 Match = Literal["exact", "normalized"]
 Occurrences = Literal["all", "first"]
 Interval = tuple[int, int]
+_Finders = dict[int | None, "_Finder"]  # of the whole response, and of each turn that the policy wrote
 _EDGES = " *_`"  # white space and emphasis in Markdown
+_NAMED = re.compile(r"turn (\d{1,6}): (.+)", re.IGNORECASE | re.DOTALL)
 
 
 class LocatedSpans(NamedTuple):
@@ -61,7 +67,7 @@ def locate_spans(
     """Locate quotes in a response, by the rules of the module's docstring.
 
     Args:
-        response: the text as the policy's tokenizer decodes it.
+        response: the text as the policy's tokenizer decodes it, or a `Conversation`.
         positive: positive quotes, in the critic's order.
         negative: negative quotes, in the critic's order.
         match: `exact` compares characters; `normalized` compares the forms of `feedback/normalize.py` and ignores
@@ -85,23 +91,27 @@ def locate_spans(
     """
     check_known("match", match, get_args(Match))
     check_known("occurrences", occurrences, get_args(Occurrences))
-    finder = _Finder(response, match)
-    groups: dict[str, list[_Listing]] = {}
+    finders: _Finders = {None: _Finder(response, match)}
+    finders |= {turn: _Finder(text, match) for turn, text in turns.sampled_texts(response).items()}
+    groups: dict[tuple[int | None, str], list[_Listing]] = {}
     spans: set[Span] = set()
     missed: list[_Listing] = []
-    for listing in _in_order(finder, positive, negative, order):
-        if not isinstance(listing.text, Placed):
-            groups.setdefault(listing.quote.core, []).append(listing)
-        elif interval := finder.place(listing.text, listing.quote.core):
+    for listing in _in_order(finders, positive, negative, order):
+        if listing.turn not in finders:
+            missed.append(listing)
+        elif not isinstance(listing.text, Placed) or listing.text.place is None:
+            groups.setdefault((listing.turn, listing.quote.core), []).append(listing)
+        elif interval := finders[listing.turn].place(listing.text, listing.text.place, listing.quote.core):
             spans.add(listing.span(*interval))
         else:
             missed.append(listing)
-    for core, listings in groups.items():
-        for listing, intervals in _share(listings, finder.find(core), occurrences):
-            spans.update(listing.span(*listing.quote.widen(response, *interval)) for interval in intervals)
+    for (turn, core), listings in groups.items():
+        for listing, intervals in _share(listings, finders[turn].find(core), occurrences):
+            spans.update(listing.span(*listing.quote.widen(finders[turn].text, *it)) for it in intervals)
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
-    return LocatedSpans(tuple(sorted(spans)), tuple(str(listing.text) for listing in missed))
+    told = (str(it.text) if it.turn in (None, -1) else f"turn {it.turn}: {it.text}" for it in missed)
+    return LocatedSpans(tuple(sorted(turns.in_turns(response, spans)[0])), tuple(told))
 
 
 def critique_from_text(
@@ -133,8 +143,9 @@ def locate_critique(
 
 
 def count_places(response: str, quote: str) -> int:
-    """Return how many listings of a quote find an occurrence (rules 2 and 3)."""
-    return len(_Finder(response).find(quote))
+    """Return how many listings of a quote find an occurrence (rules 2 and 3); in one turn of a conversation alone."""
+    held = [len(_Finder(text).find(quote)) for text in turns.sampled_texts(response).values() or [response]]
+    return sum(held) if sum(map(bool, held)) == 1 else 0
 
 
 class _Quote(NamedTuple):
@@ -154,20 +165,21 @@ class _Quote(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """One listing of a quote: its label, its place in the list of this label, its text, and the quote."""
+    """One listing of a quote: its label, its place in the list of this label, its text, its turn, and the quote."""
 
     label: Label
     place: int
     text: str
+    turn: int | None
     quote: _Quote
 
     def span(self, start: int, end: int) -> Span:
         """Return its span at a place, with what the critic says about the quote."""
-        return Span(start, end, self.label, **getattr(self.text, "about", {}))
+        return Span(start, end, self.label, self.turn, **getattr(self.text, "about", {}))
 
 
 def _in_order(
-    finder: "_Finder", positive: Sequence[str], negative: Sequence[str], order: Sequence[Label]
+    finders: _Finders, positive: Sequence[str], negative: Sequence[str], order: Sequence[Label]
 ) -> Iterator[_Listing]:
     """Yield the listings of all quotes in the critic's order; if it is unknown, positive before negative listings."""
     for name, quotes in (("positive", positive), ("negative", negative)):
@@ -182,7 +194,21 @@ def _in_order(
     lists = {"positive": enumerate(positive), "negative": enumerate(negative)}
     for label in order or known:
         place, quote = next(lists[label])
-        yield _Listing(label, place, quote, finder.prepare(quote))
+        text, turn = _addressed(finders, quote)
+        yield _Listing(label, place, text, turn, finders.get(turn, finders[None]).prepare(text))
+
+
+def _addressed(finders: _Finders, quote: str) -> tuple[str, int | None]:
+    """Return a quote without the turn that it names, and this turn, or else the only one that holds it, or else -1."""
+    turn = getattr(quote, "turn", None)
+    if len(finders) == 1 or (turn is None and getattr(quote, "bare", False)):
+        return quote, None
+    holding = [it for it, finder in finders.items() if it is not None and finder.find(finder.prepare(quote).core)]
+    if turn is None and not holding and (named := _NAMED.fullmatch(quote)):
+        return named[2], int(named[1])
+    if turn is None and len(holding) > 1:
+        return f"{quote} (in turns {', '.join(map(str, holding))})", -1
+    return quote, next(iter(holding), -1) if turn is None else turn
 
 
 def _share(
@@ -205,7 +231,7 @@ class _Finder:
     """Finds quotes in a response, character by character or by their normalized forms."""
 
     def __init__(self, response: str, match: Match = "exact") -> None:
-        self._exact = unchanged(response)
+        self.text, self._exact = response, unchanged(response)
         self._text = self._exact if match == "exact" else normalize(response)
 
     def prepare(self, quote: str) -> _Quote:
@@ -230,13 +256,12 @@ class _Finder:
         text = self._text if core.strip(_EDGES) else self._exact  # emphasis alone has no normalized form
         return list(_search(text, core, whole=True)) or list(_search(text, core, whole=False))
 
-    def place(self, quote: Placed, core: str) -> Interval | None:
+    def place(self, quote: Placed, place: Interval, core: str) -> Interval | None:
         """Return the range of a quote with a place: there, or else where it stands once; None without one."""
-        response = self._exact.form
         if quote.bare:
-            return quote.place if 0 <= quote.place[0] <= quote.place[1] <= len(response) else None
+            return place if 0 <= place[0] <= place[1] <= len(self.text) else None
         elsewhere = self.find(core)
-        return stands_at(response, quote, *quote.place) or (elsewhere[0] if len(elsewhere) == 1 else None)
+        return stands_at(self.text, quote, *place) or (elsewhere[0] if len(elsewhere) == 1 else None)
 
 
 def stands_at(response: str, quote: str, start: int, end: int) -> Interval | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from text2grad.errors import ConfigError
+from text2grad.feedback.turns import flat_spans, in_turns
 from text2grad.types import LABELS, Critique, Label, Span
 
 Marks = list[Label | None]  # label of each character of a response
@@ -46,14 +47,14 @@ def vote(critiques: Sequence[Critique], response: str, *, threshold: float = 0.5
     usable = [critique for critique in critiques if not critique.failed]
     if not usable:
         return critiques[0]
-    votes = [_marks(critique, len(response)) for critique in usable]
+    votes = [_marks(flat_spans(response, critique.spans), len(response)) for critique in usable]
     marks = [_elected(given, threshold) for given in zip(*votes, strict=True)]
     likeness = [sum(a == b for a, b in zip(given, marks, strict=True)) for given in votes]
     outcomes = [critique.outcome for critique in usable if critique.outcome is not None]
     outcome = sum(outcomes) / len(outcomes) if outcomes else None
     ranked = [usable[at] for at in sorted(range(len(usable)), key=lambda at: -likeness[at])]
-    known = [span for critique in ranked for span in critique.spans]
-    spans = tuple(_described(span, known) for span in _spans(marks, response))
+    known = [span for critique in ranked for span in flat_spans(response, critique.spans)]
+    spans, _ = in_turns(response, [_described(span, known) for span in _spans(marks, response)])
     return Critique(ranked[0].feedback, spans, outcome, ranked[0].status, ranked[0].unmatched)
 
 
@@ -69,10 +70,10 @@ def check_votes(votes: int, threshold: float) -> None:
         )
 
 
-def _marks(critique: Critique, length: int) -> Marks:
+def _marks(spans: Sequence[Span], length: int) -> Marks:
     """Return the label of each character; None without a label or with both."""
     labels = [set[Label]() for _ in range(length)]
-    for span in critique.spans:
+    for span in spans:
         for own in labels[span.start : span.end]:
             own.add(span.label)
     return [own.pop() if len(own) == 1 else None for own in labels]

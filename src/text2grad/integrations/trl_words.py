@@ -100,6 +100,7 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
         cut = [own[-1] not in ends for own in self.ids]
         judge.critic = critic if self.own is None else self._on_own_text(critic, tokenizer, judge.match)
+        judge.prompt_end = "" if self.critics[number] and self.own is None else None  # thoughts are hidden from critics
         judged = judge(tokenizer, list(map(_example, self.rows)), self.ids, cut, device=self.accelerator.device)
         if self.own is not None:  # what judges the whole response goes from a tool's last token to the policy's
             own, rows = self.response_mask, torch.arange(len(self.ids), device=judged.rewards.device)
@@ -121,7 +122,9 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         """Return the critic without spans on what tools wrote; a span over both keeps the policy's part."""
 
         def judged(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-            critiques = ask(critic, examples, responses, match=match)
+            critiques = ask(
+                critic, examples, responses, match=match, prompt_end=None
+            )  # their marks may be those of a tool
             rows = zip(critiques, self.ids, self.own or (), strict=True)
             return [_of_policy(critique, tokenizer, *row) for critique, *row in rows]
 

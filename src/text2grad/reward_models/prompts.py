@@ -15,7 +15,7 @@ from typing import Any
 from text2grad.align import Range, added_tokens, encode, text_offsets
 from text2grad.models import encode_prompts, format_of, plain_ids, prompt_text
 from text2grad.reward_models.writing import critique_prompt, critique_request
-from text2grad.types import Example, PromptFormat
+from text2grad.types import Conversation, Example, PromptFormat
 
 _MESSAGE = "\ue0fd\ue0fc"  # private-use characters, which stand for the message in a chat template
 
@@ -33,7 +33,8 @@ def critique_prompts(
         return []
     ask = partial(critique_request, form=form) if prompt_format == "chat" else critique_prompt
     questions = [ask(*pair) for pair in pairs]
-    within = [[(len(example.prompt_text), len(asked))] for example, asked in zip(examples, questions, strict=True)]
+    own = [0 if isinstance(response, Conversation) else len(example.prompt_text) for example, response in pairs]
+    within = [[(start, len(asked))] for start, asked in zip(own, questions, strict=True)]
     return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]
 
 

@@ -24,7 +24,7 @@ from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, CriticError, DataError
-from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
+from text2grad.feedback import Annotation, Critic, annotate, ask, read_annotations
 from text2grad.files import published
 from text2grad.models import FineTuning, context_of, random_states, restore_random_states
 from text2grad.progress import note
@@ -59,10 +59,11 @@ class Refresher:
         if settings.asks and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
         self.recipe, self.settings, self.critic = recipe, settings, critic
-        self.directory, self.match = Path(recipe.run.out) / "critic", recipe.critic.match
+        self.directory, how = Path(recipe.run.out) / "critic", recipe.critic.asking()
         store = self.directory / "annotations.jsonl"
-        self.annotator = None if annotator is None else CachedCritic(annotator, store, match=self.match)
-        old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
+        self.annotator = None if annotator is None else CachedCritic(annotator, store, **how)
+        replayed = settings.replay_from if settings.active else ""
+        old = read_annotations(replayed, prompt_end=how["prompt_end"]) if replayed else []
         self.old = [annotation for annotation in old if not annotation.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current = ""
@@ -78,7 +79,8 @@ class Refresher:
         def agreement() -> Agreement:
             some, of_critic, said = zip(*first, strict=True)
             settings = AlignSettings.of(self.recipe.reward)
-            return judge(annotator, tokenizer, some, of_critic, said, settings, match=self.match)
+            how = self.recipe.critic.asking(tokenizer, [rollout.prompt_ids for rollout in some])
+            return judge(annotator, tokenizer, some, of_critic, said, settings, **how)
 
         return {f"audit/{name}": value for name, value in of_first_process(agreement).metrics().items()}
 
@@ -195,17 +197,16 @@ def judge(
     deltas: Sequence[Sequence[float]],
     critiques: Sequence[Critique],
     settings: AlignSettings,
-    *,
-    match: Match,
+    **how: Any,
 ) -> Agreement:
     """Return the agreement of the critic's `deltas` and `critiques` with the annotator's on some responses.
 
-    The tokenizer is the policy's; `match` says how the annotator's quotes are located in a response.
+    The tokenizer is the policy's; `how` is how `ask` asks the annotator.
 
     Raises:
         CriticError: if the annotator fails.
     """
-    true = ask(annotator, [r.example for r in rollouts], [r.response for r in rollouts], match=match)
+    true = ask(annotator, [r.example for r in rollouts], [r.response for r in rollouts], **how)
     true_deltas, _ = response_deltas(tokenizer, rollouts, true, settings)
     return compare(deltas, true_deltas, critiques)
 

@@ -75,7 +75,8 @@ class ServerRewardModel(ServerCritic):
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order; a warning names the first special token that one spells."""
-        token = next((match[0] for response in responses if (match := SPECIAL.search(response))), None)
+        texts = (getattr(response, "text", response) for response in responses)
+        token = next((match[0] for text in texts if (match := SPECIAL.search(text))), None)
         if token and not self._warned:
             self._warned = True
             note(

@@ -23,7 +23,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Annotation, CutObject, is_finite, is_json, printable, read_objects, words_of
+from text2grad.feedback import (
+    Annotation,
+    CutObject,
+    flat_spans,
+    in_turns,
+    is_finite,
+    is_json,
+    numbered,
+    printable,
+    read_objects,
+    words_of,
+)
 from text2grad.types import Critique, Example, Label, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
@@ -35,8 +46,9 @@ SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\
 
 
 def critique_prompt(example: Example, response: str) -> str:
-    """Return the prompt of a reward model without chat template: the task's prompt, the response, a line break."""
-    return f"{example.prompt_text}{response}\n"
+    """Return the prompt of a reward model without chat template: prompt and response, or turns, and a line break."""
+    turns, shown = numbered(response)
+    return f"{shown if turns else example.prompt_text + response}\n"
 
 
 def critique_request(example: Example, response: str, form: str = "spans") -> str:
@@ -46,9 +58,13 @@ def critique_request(example: Example, response: str, form: str = "spans") -> st
     """
     known = FORMS[form]
     outcome = ", and under outcome a number for the response as a whole, or null" if known.outcome else ""
+    (turns, shown), judged = numbered(response), "response to the prompt below"
+    if turns:
+        judged = f"response, the turns {turns} of the conversation below, whose other turns are data"
+    whole = f"### Conversation\n{shown}" if turns else f"### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
     return (
-        "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
-        f"{known.key} {known.request}{outcome}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
+        f"Judge the {judged}. Write JSON: under textual_feedback your critique in words, then under "
+        f"{known.key} {known.request}{outcome}.\n\n{whole}"
     )
 
 
@@ -73,10 +89,10 @@ def critique_target(critique: Critique, response: str, *, write_feedback: bool =
         '{"textual_feedback": "\\"Lyon\\" is wrong.", "good_spans": [], "poor_spans": ["Lyon"]}'
     """
     known, marks = FORMS[form], dict[str, Any]()
-    spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
+    spans = sorted(flat_spans(response, critique.spans), key=lambda span: (span.start, span.end))
     quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
     if not known.quotes:
-        marks[known.key] = known.write(response, labels_of(response, critique.spans))
+        marks[known.key] = known.write(response, labels_of(response, spans))
     elif form == "labelled_spans":
         marks[known.key] = quotes
     else:
@@ -215,7 +231,7 @@ def critique_from_labels(text: str, response: str, form: Form) -> Critique:
     outcome: Any = reading.value.get("outcome") if form.outcome else None
     return Critique(
         feedback if isinstance(feedback, str) and feedback.strip() else "",
-        spans_of(response, labels),
+        in_turns(response, spans_of(response, labels))[0],
         outcome=float(outcome) if is_finite(outcome) else None,
         status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
     )

@@ -28,7 +28,7 @@ def held_out_metrics(run: PreparedRun) -> dict[str, float]:
     with draws_apart(run.recipe.run.seed + EVALUATION_SEED):
         rollouts = held_out_responses(run, own_held_out(run))
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
-        critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
+        critiques = ask(run.critic, examples, responses, **run.asking)
     batch = run.collate(rollouts)
     scores = run.score(batch, kl="k1")
     deltas, offsets, _, rewards = rewards_of(run.recipe.reward, run.tokenizer, rollouts, critiques, batch)

@@ -58,6 +58,7 @@ class OutsideJudge:
         check_known("match", match, get_args(Match))
         self.match, self.reward = match, make_recipe({"reward": dict(reward)}).reward
         self.critic = load_callable(critic, "critic") if isinstance(critic, str) else critic
+        self.prompt_end: str | None = ""  # as in `ask`; None shows thoughts
         self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
 
     def __call__(
@@ -81,7 +82,7 @@ class OutsideJudge:
             Rollout(example, (0,), tuple(own), text, cut)  # the prompt gets no reward
             for example, own, text, cut in zip(examples, ids, texts, truncated, strict=True)
         ]
-        critiques = ask(self.critic, examples, texts, match=self.match)
+        critiques = ask(self.critic, examples, texts, match=self.match, prompt_end=self.prompt_end)
         with self._lock:
             self.failures.count(critique.status for critique in critiques)
             if self.failures.too_many:

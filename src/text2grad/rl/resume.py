@@ -51,7 +51,7 @@ def restore(run: PreparedRun) -> int:
         )
     for past, records in past_steps.items():
         examples = [run.examples[index] for index in chosen_examples(run, past)]
-        run.refresher.observe(examples, [record["response"] for record in records])
+        run.refresher.observe(examples, run.as_seen(records))
     return step
 
 

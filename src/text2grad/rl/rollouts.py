@@ -10,12 +10,13 @@ The critiques of a whole step are on disk before anything uses them, and a kille
 that is killed before the last part is answered asks for all parts of this step again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 
-from text2grad.feedback import Critic, Match, ask
+from text2grad.feedback import Critic, ask
 from text2grad.models import batch_indices, make_rollouts, random_states, restore_random_states, step_uniforms
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
@@ -24,9 +25,9 @@ from text2grad.types import Critique, Rollout
 class EarlyCritiques:
     """The critiques of a step that are asked for in threads, part by part, while other responses are sampled."""
 
-    def __init__(self, critic: Critic, match: Match, parts: int) -> None:
-        """Take the critic, and the number of parts that it may have at a time, each in a thread."""
-        self.critic, self.match, self._parts = critic, match, list[Future[list[Critique]]]()
+    def __init__(self, critic: Critic, how: Mapping[str, Any], parts: int) -> None:
+        """Take the critic, how `ask` asks it, and the number of parts that it may have at a time, each in a thread."""
+        self.critic, self.how, self._parts = critic, how, list[Future[list[Critique]]]()
         self._pool = ThreadPoolExecutor(parts, thread_name_prefix="text2grad-critic")
 
     def __enter__(self) -> "EarlyCritiques":
@@ -40,7 +41,7 @@ class EarlyCritiques:
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Ask for the critiques of some responses."""
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
-        self._parts.append(self._pool.submit(ask, self.critic, examples, responses, match=self.match))
+        self._parts.append(self._pool.submit(ask, self.critic, examples, responses, **self.how))
 
     def restart(self) -> None:
         """Forget the parts so far: the step is sampled again, in smaller parts."""
@@ -128,7 +129,7 @@ def critiques_of(
         return critiques
     if early is None:
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
-        critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
+        critiques = ask(run.critic, examples, responses, **run.asking)
     else:
         critiques = early.critiques()
     run.log.keep_critiques(step, rank, rollouts, critiques, random_states(), ids=run.vllm is not None)

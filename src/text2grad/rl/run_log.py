@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.feedback import critique_from_json, critique_to_json
+from text2grad.feedback import content_of, critique_from_json, critique_to_json
 from text2grad.files import readable, to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
@@ -127,7 +127,9 @@ class RunLog:
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
             sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if ids else {}
-            responses.append({"response": rollout.response, **sampled, "critique": critique_to_json(critique)})
+            responses.append(
+                {"response": content_of(rollout.response), **sampled, "critique": critique_to_json(critique)}
+            )
         path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
         write_atomically(path, to_json({"random": states, "responses": responses}))
 
@@ -155,13 +157,14 @@ class RunLog:
             return None
         own = [rows[row] for row in mine]
         where = self.directory / "critiques"
-        if [record["response"] for record in own] != [rollout.response for rollout in rollouts]:
+        if [record["response"] for record in own] != [content_of(rollout.response) for rollout in rollouts]:
             raise DataError(
                 f"{where} holds critiques of other responses than this run samples at step {step}: the seed, the "
                 f"weights or the number of threads or processes changed. Resume with the same, or remove "
                 f"{step:06d}-*.json there to ask the critic again."
             )
-        critiques = [critique_from_json(r["critique"], r["response"], where=str(where)) for r in own]
+        pairs = zip(own, rollouts, strict=True)
+        critiques = [critique_from_json(record["critique"], it.response, where=str(where)) for record, it in pairs]
         return critiques, kept[rank]["random"] if rank in kept else None
 
     def kept_samples(self, step: int, rank: int, count: int) -> Samples | None:

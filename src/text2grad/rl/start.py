@@ -18,7 +18,7 @@ from torch import Tensor
 from text2grad.align import AlignSettings, resolve
 from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import ConfigError, ModelError
-from text2grad.feedback import Critic, check_examples, digest_of_examples, load_callable
+from text2grad.feedback import Critic, check_examples, digest_of_examples, load_callable, without_thoughts
 from text2grad.models import (
     POLICY_ADAPTER,
     OnPart,
@@ -193,8 +193,13 @@ class PreparedRun:
         self.held_out, self.held_out_ids = fitting(held_out) if held_out else ([], [])
         check_examples(self.critic, [*self.examples, *self.held_out])
         self.longest_prompt = max(map(len, self.prompt_ids))
+        self.asking = recipe.critic.asking(self.tokenizer, [*self.prompt_ids, *self.held_out_ids])
         if recipe.rollout.engine != "hf":
             check_engine(recipe.engine, self.accelerator, model=model)
+
+    def as_seen(self, records: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the responses of records as critics see them."""
+        return [without_thoughts(record["response"], self.asking["prompt_end"]) for record in records]
 
     def _open(self, *, resume: bool) -> None:
         """Create the run's directory, or check that it holds this run."""

@@ -56,7 +56,7 @@ class Text2GradTrainer(TrainingLoop):
         """Return the context in which a critic that allows it is asked while the policy still samples."""
         kept = self.log.keeps_critiques(self.step)  # a killed run left critiques: nothing is asked again
         parts = 0 if kept else int(getattr(self.critic, "overlap", 0))
-        return EarlyCritiques(self.critic, self.recipe.critic.match, parts) if parts else nullcontext()
+        return EarlyCritiques(self.critic, self.asking, parts) if parts else nullcontext()
 
     @phase("rollout")
     def sample(self, early: EarlyCritiques | None = None) -> list[Rollout]:
@@ -116,7 +116,7 @@ class Text2GradTrainer(TrainingLoop):
     def follow(self, step: Step) -> None:
         """Let the learned critic and β follow the policy."""
         examples = [self.examples[index] for index in chosen_examples(self, step.number)]
-        self.refresher.observe(examples, [record["response"] for record in step.records])
+        self.refresher.observe(examples, self.as_seen(step.records))
         step.metrics |= self.refresher.refresh_if_due(step.number + 1)
         step.metrics["kl/beta"] = self.kl.beta
         self.kl.update(step.metrics["kl/per_sequence"], responses=len(step.records))

@@ -214,8 +214,8 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     examples, responses = (
         (prompts, given) if given else sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
     )
-    match, size = recipe.critic.match, recipe.rollout.batch_size
-    critiques = CachedCritic(critic, out / CRITIQUES, match=match).in_batches(examples, responses, size)
+    cached = CachedCritic(critic, out / CRITIQUES, **recipe.critic.asking())
+    critiques = cached.in_batches(examples, responses, recipe.rollout.batch_size)
     if given:
         said = ((_said(example, "feedback"), _said(example, "outcome")) for example in examples)
         critiques = [with_word_of_people(critique, *own) for critique, own in zip(critiques, said, strict=True)]

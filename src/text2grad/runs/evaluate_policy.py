@@ -85,7 +85,8 @@ class PolicySampler:
         if isinstance(critic, LocalRewardModel):
             critic.model.to(best_device())
         examples, responses = [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts]
-        critiques = ask(critic, examples, responses, match=self.recipe.critic.match)
+        how = self.recipe.critic.asking(self.tokenizer, [rollout.prompt_ids for rollout in rollouts])
+        critiques = ask(critic, examples, responses, **how)
         rewarded = rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques)
         deltas = [value for row in rewarded.deltas for value in row]
         tokens = max(len(deltas), 1)

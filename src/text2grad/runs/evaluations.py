@@ -144,8 +144,8 @@ class Evaluations:
             )
             if annotator is not None:
                 with trainer.within_memory("critic"):
-                    settings, match = trainer.delta_settings, trainer.recipe.critic.match
-                    agreement = judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)
+                    settings, how = trainer.delta_settings, trainer.asking
+                    agreement = judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, **how)
         agreement = reduce(Agreement.merged, gather_object([agreement]))
         return {
             "step": step,
@@ -183,7 +183,7 @@ class Evaluations:
     def _ask(self, step: int, rollouts: Sequence[Rollout], *, first: int) -> list[Critique]:
         """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
         trainer = self.trainer
-        critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
+        critic = CachedCritic(trainer.critic, self._cache(step), **trainer.asking)
         return critic.in_batches(
             [rollout.example for rollout in rollouts],
             [rollout.response for rollout in rollouts],

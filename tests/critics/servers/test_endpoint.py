@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conversations import FAIR
 from text2grad.config.server import AnnotateConfig, Endpoint, ServerConfig
 from text2grad.critics.servers.annotation import Annotator, Item, read_answer
 from text2grad.critics.servers.client import ServerClient
@@ -19,7 +20,7 @@ from text2grad.errors import ConfigError, RequestError
 from text2grad.feedback import critique_from_text
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
-from text2grad.types import Example
+from text2grad.types import Critique, Example, Span
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there
 ITEM = Item("1", Example("Where?\n", reference="Here."), "in Lyon in May")
@@ -129,3 +130,34 @@ def test_the_end_of_an_answer_is_known_under_the_words_of_other_servers(word: st
     with pytest.raises(RequestError) as caught:
         read_answer(asyncio.run(read()), lambda text: critique_from_text(text, ITEM.response))
     assert caught.value.kind == kind
+
+
+def annotated(item: Item, answer: str, asked: list[Any], **settings: Any) -> Critique:
+    """Return the critique of an item by a server that always answers the same."""
+
+    class Client:
+        async def answer(self, request: Any) -> Answer:
+            asked.append(request)
+            return Answer(answer, "stop")
+
+    client: Any = Client()
+    return asyncio.run(Annotator(Template("qa"), **settings).annotate(client, item))[0]
+
+
+def test_of_a_conversation_the_quotes_of_turns_are_asked_for_and_found() -> None:
+    asked: list[Any] = []
+    said = {"textual_feedback": "No.", "good_spans": [], "poor_spans": [{"turn": 3, "quote": "Monday,"}]}
+    found = annotated(ITEM._replace(response=FAIR), json.dumps(said), asked)
+    assert found.spans == (Span(11, 18, "negative", 3),)
+    assert "<turn-2-tool>" in asked[0].prompt[0]["content"]
+    quotes = asked[0].response_format.content["properties"]["poor_spans"]
+    assert quotes["items"]["required"] == ["turn", "quote"]
+
+
+def test_thoughts_are_hidden_from_an_annotator_that_is_told_so_and_spans_count_with_them() -> None:
+    item, answer = ITEM._replace(response="<think>Rome</think>Lyon"), '{"poor_spans": ["Lyon"]}'
+    for prompt_end, hidden in (("", True), (None, False)):
+        asked: list[Any] = []
+        found = annotated(item, answer, asked, prompt_end=prompt_end)
+        assert found.spans == (Span(19, 23, "negative"),)
+        assert ("Rome" not in asked[0].prompt[0]["content"]) == hidden

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
+from conversations import FAIR
 from text2grad.critics.servers.templates import Template, TemplateName, outcome_in_words
 from text2grad.types import Critique, Example, Span
 
@@ -128,3 +129,28 @@ def test_no_response_ends_its_own_tag(response: str) -> None:
     assert found is not None
     assert found[2] == response
     assert f"</{found[1]}>" not in response
+
+
+# Conversations.
+
+
+@pytest.mark.parametrize(("name", "reasoning", "grounding"), list(product(NAMES, (True, False), (True, False))))
+def test_of_a_conversation_quotes_name_their_turn_and_results_of_tools_are_data(
+    name: TemplateName, reasoning: bool, grounding: bool
+) -> None:
+    template = Template(name, reasoning)
+    asked = text(template, FAIR, feedback="Wrong day.") if grounding else text(template, FAIR)
+    assert "You judge the turns 1, 3, which a language model wrote." in asked
+    assert "results of tools, are data and are not quoted." in asked
+    assert '"good_spans": [{"turn": 1, "quote": "a quote of a good piece"}, "..."]' in asked
+    assert "<turn-2-tool>\nLyon: Friday\n</turn-2-tool>\n\n<turn-3-assistant>\nIn Lyon" in asked
+    assert "<task>" not in asked, "the conversation begins with it"
+    quote = template.schema(grounding=grounding, turns=True)["properties"]["poor_spans"]["items"]
+    assert quote["required"] == list(quote["properties"]) == ["turn", "quote"]
+    assert quote["additionalProperties"] is False
+    assert re.findall(r'^  "(\w+)": ', asked, re.MULTILINE) == template.schema(grounding=grounding)["required"]
+
+
+def test_of_a_single_response_no_turn_is_spoken() -> None:
+    assert "turn" not in text(Template("qa")).replace("return", "")
+    assert Template("qa").schema(grounding=False)["properties"]["good_spans"]["items"] == {"type": "string"}

@@ -28,6 +28,7 @@ from constrained_writing import (
     texts,
     written,
 )
+from conversations import FAIR
 from text2grad.errors import ModelError
 from text2grad.feedback.spans import critique_from_text, locate_spans
 from text2grad.reward_models.decoding.constrained import ConstrainedCritique, skeleton_of, valid_choice
@@ -750,3 +751,19 @@ def test_whatever_a_model_writes_under_the_grammar_is_read(write_feedback: bool)
         )
         ends.add(found.status)
     assert ends <= {"ok", "repaired"}
+
+
+def test_a_quote_of_a_conversation_stands_in_one_turn_of_the_policy_alone() -> None:
+    """ "Lyon" stands in turns 1 and 3; "Lyon." in turn 1 alone; ".In" over the end of turn 1; "Friday" in a result."""
+    for quote, allowed in (("Lyon", False), ("Lyon.", True), ("Lyon on", True), (".In", False), ("Friday", False)):
+        text = f'{OPENING}{GOOD}"{quote}"{POOR}{CLOSING}'
+        assert written(begin(made("gpt2"), FAIR, write_feedback=False), text) == allowed, quote
+    twice = f'{OPENING}{GOOD}"Monday"{POOR}"Monday"{CLOSING}'
+    assert written(begin(made("gpt2"), FAIR, write_feedback=False), twice)  # it stands twice in turn 3
+    generator = np.random.default_rng(5)
+    for _ in range(5):
+        critique = begin(made("gpt2"), FAIR, room=120, write_feedback=False)
+        babble(critique, generator, marks=2.0)
+        found = critique_from_text(critique.text, FAIR, occurrences="first")
+        assert found.unmatched == ()
+        assert all(span.turn in (1, 3) for span in found.spans)

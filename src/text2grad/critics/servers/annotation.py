@@ -24,8 +24,8 @@ from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, R
 from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.critics.servers.templates import Template, outcome_in_words
 from text2grad.errors import RequestError
-from text2grad.feedback import Match, critique_from_text
-from text2grad.types import Critique, Example
+from text2grad.feedback import Match, critique_from_text, with_thoughts, without_thoughts
+from text2grad.types import Conversation, Critique, Example
 from text2grad_sandbox import Sandbox, with_names
 
 TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256  # of unit tests
@@ -52,6 +52,7 @@ class Annotator:
 
     template: Template
     match: Match = "exact"
+    prompt_end: str | None = None  # as in `without_thoughts`; a critic in `ask` sees no thoughts anyway
 
     async def annotate(self, client: CachedClient, item: Item) -> Judged:
         """Return the critique of one item.
@@ -59,13 +60,16 @@ class Annotator:
         Raises:
             RequestError: if there is none, of a kind in the module's docstring.
         """
-        messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
+        seen = without_thoughts(item.response, self.prompt_end)
+        messages = self.template.messages(item.example, seen, feedback=item.feedback, tests=item.tests)
         grounding = item.feedback is not None
-        schema = ResponseFormat("schema", self.template.schema(grounding=grounding))
-        answer = await client.answer(Request(messages, schema))
-        critique = read_answer(answer, lambda text: critique_from_text(text, item.response, match=self.match))
+        schema = self.template.schema(grounding=grounding, turns=isinstance(seen, Conversation))
+        answer = await client.answer(Request(messages, ResponseFormat("schema", schema)))
+        critique = read_answer(answer, lambda text: critique_from_text(text, seen, match=self.match))
         if self.template.is_echo(critique, grounding=grounding):
             raise RequestError("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
+        if seen is not item.response:
+            critique = replace(critique, spans=tuple(with_thoughts(critique.spans, item.response, self.prompt_end)))
         return with_word_of_people(critique, item.feedback, item.outcome), answer
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from text2grad.feedback import count_places, inside_word
 from text2grad.reward_models.decoding.skeleton import MARK
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.types import Label
+from text2grad.types import Conversation, Label
 
 Listed = tuple[tuple[Label, str], ...]
 
@@ -131,7 +131,7 @@ class Quotable:
             return False
         positive, negative = listed.count(("positive", text)), listed.count(("negative", text))
         if not positive and not negative:
-            return True
+            return not isinstance(self.response, Conversation) or count_places(self.response, text) > 0
         if label == "negative" and positive and self.limits.one_list:
             return False
         places = count_places(self.response, text)

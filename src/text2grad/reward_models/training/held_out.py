@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from text2grad.align import text_delta
@@ -46,11 +46,10 @@ def read_split(recipe: Recipe) -> Split:
             "there are no annotations to train on; name files that `text2grad feedback import` or `text2grad annotate` "
             "wrote with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
         )
-    annotations = [annotation for path in data.annotations for annotation in read_annotations(path, to_encode=True)]
+    read = partial(read_annotations, to_encode=True, prompt_end=recipe.critic.asking()["prompt_end"])
+    annotations = [annotation for path in data.annotations for annotation in read(path)]
     usable = _usable(annotations)
-    train, test, shared = hold_out(
-        usable, data.held_out, recipe.run.seed, read=lambda path: _usable(read_annotations(path, to_encode=True))
-    )
+    train, test, shared = hold_out(usable, data.held_out, recipe.run.seed, read=lambda path: _usable(read(path)))
     for name, part in (("annotations to train on", train), ("held-out annotations", test)):
         if not any(annotation.critique.spans for annotation in part):
             raise DataError(
@@ -95,7 +94,8 @@ class HeldOutSet:
 
     def measure(self, critic: Critic, part: slice = ALL) -> Agreement:
         """Return a critic's agreement on a part of the responses."""
-        return self._compare(ask(critic, *inputs_of(self.annotations[part]), match="exact"), part)
+        asked = inputs_of(self.annotations[part])
+        return self._compare(ask(critic, *asked, match="exact", prompt_end=None), part)  # `read_split` hid thoughts
 
     def measure_votes(
         self, critic: GenerativeRewardModel, thresholds: Sequence[float], part: slice = ALL

@@ -72,10 +72,10 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
         if isinstance(model := getattr(critic, "model", None), torch.nn.Module):
             model.to(device)
         rollouts = first_responses(recipe, policy, tokenizer, run_examples(recipe).train, responses)
-        first = _answers(recipe, critic, rollouts, "the first time")
+        first = _answers(recipe, tokenizer, critic, rollouts, "the first time")
         critic = asked_anew(critic, Path(place))
         before = tokens_of(critic)
-        second = _answers(recipe, critic, rollouts, "again")
+        second = _answers(recipe, tokenizer, critic, rollouts, "again")
         after = tokens_of(critic)
     asked = (after.prompt - before.prompt, after.generated - before.generated)
     figures = {
@@ -111,11 +111,12 @@ def asked_anew(critic: Critic, directory: Path) -> Critic:
     return critic
 
 
-def _answers(recipe: Recipe, critic: Critic, rollouts: Sequence[Rollout], which: str) -> list[Critique]:
+def _answers(recipe: Recipe, tokenizer: Any, critic: Critic, rollouts: Sequence[Rollout], which: str) -> list[Critique]:
     """Return the answers of one question."""
     note(f"asking the critic about {len(rollouts)} responses, {which}")
-    responses = [rollout.response for rollout in rollouts]
-    return ask(critic, [rollout.example for rollout in rollouts], responses, match=recipe.critic.match)
+    examples, responses = [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts]
+    how = recipe.critic.asking(tokenizer, [rollout.prompt_ids for rollout in rollouts])
+    return ask(critic, examples, responses, **how)
 
 
 def signal_figures(
