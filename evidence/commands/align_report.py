@@ -62,7 +62,7 @@ def write_reports(args: argparse.Namespace, settings: AlignSettings, gathered: G
     report = {
         "input": inputs[0] if len(inputs) == 1 else inputs,
         "tokenizer": args.tokenizer,
-        "settings": {"match": args.match, **asdict(settings)},
+        "settings": {"match": args.match, **{name: value for name, value in asdict(settings).items() if value}},
         **gathered.tally.report().as_json(),
         "prices_usd_per_million_tokens": asdict(prices),
         "tasks": {name: counts.as_json(prices) for name, counts in gathered.tasks.items()},
@@ -120,7 +120,7 @@ def _page(
 ) -> str:
     """Return report.html."""
     shown, fidelity = gathered.shown, gathered.tally.report()
-    used = {"match": args.match, **asdict(settings)}
+    used = {"match": args.match, **{name: value for name, value in asdict(settings).items() if value}}
     intro = (
         f"Critiques of {_names(args)} as rewards of the tokens of {args.tokenizer.rpartition('/')[2]}.\n\n"
         + " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in used.items())

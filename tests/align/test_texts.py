@@ -87,3 +87,18 @@ def test_white_space_that_both_texts_have_alike_stays_in_a_span() -> None:
 @pytest.mark.parametrize("other", ["Lyons", "lyon", "L yonn", "Lyo", "Ly0n", "", "Ly\u200bon"])
 def test_texts_that_differ_in_anything_but_white_space_are_never_matched(other: str) -> None:
     assert move_spans([], "Lyon", other) is None
+
+
+def test_a_span_that_moves_keeps_what_is_said_about_it() -> None:
+    said = Span(3, 9, "negative", None, "It is Nice.", "Fact", "major", 0.5, "ann", "mqm")
+    (moved,) = move_spans([said], " Hi, Lyon", "Hi , Lyon") or []
+    assert (moved.start, moved.end) == (3, 9)
+    assert {**moved.stated, "start": 3, "end": 9} == said.stated
+    (shifted,) = move_spans([said], " Hi, Lyon", "Hi,  Lyon") or []
+    assert shifted.stated == {**said.stated, "start": shifted.start, "end": shifted.end}
+
+
+def test_a_span_of_an_annotation_weighs_what_it_says() -> None:
+    marked = Critique("", (Span(0, 3, "negative", weight=0.25), Span(4, 7, "positive", severity="minor")))
+    delta = text_delta(made("gpt2"), "The dog", marked)
+    assert set(delta or ()) == {-0.25, 1.0}

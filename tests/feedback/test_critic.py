@@ -439,6 +439,30 @@ def test_a_class_that_fails_when_it_is_made_is_explained_with_its_line(
     assert "FileNotFoundError at critic_without_key.py:3: [Errno 2]" in str(caught.value)
 
 
+def test_what_a_critic_says_about_its_spans_is_kept_and_its_weights_are_pythons() -> None:
+    span = Span(4, 8, "negative", 2, "It is Nice.", "Fact", "major", np.float32(0.5), "ann", "rules")  # type: ignore[arg-type]
+    (judged,) = ask(answering([Critique("", (span,))]), EXAMPLES[:1], RESPONSES[:1], match="exact")
+    told = {
+        "reason": "It is Nice.",
+        "category": "Fact",
+        "severity": "major",
+        "weight": 0.5,
+        "rater": "ann",
+        "source": "rules",
+    }
+    assert critique_to_json(judged)["spans"] == [{"start": 4, "end": 8, "label": "negative", **told}]
+    assert type(judged.spans[0].weight) is float
+
+
+def test_a_weight_that_is_none_names_the_critic_and_the_response() -> None:
+    answer = {"poor_spans": [{"span": "Lyon", "weight": -1}]}
+    with pytest.raises(CriticError) as caught:
+        ask(answering([{}, answer]), EXAMPLES, ["", "see Lyon"], match="exact")
+    assert str(caught.value).startswith(
+        "critic critic returned for response 2 of 2 a dict: a span's weight is a finite number from 0 up"
+    )
+
+
 # Conversations and thoughts.
 
 

@@ -252,6 +252,28 @@ def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     assert named.format.votes == 1
 
 
+# What is said about the spans.
+
+
+def test_a_span_says_what_the_most_similar_critique_that_marks_it_says() -> None:
+    city, wide = replace(CITY, reason="It is Nice.", rater="ann"), replace(CITY, start=0, reason="No.", rater="bob")
+    day = replace(DAY, reason="It was Friday.", rater="cid", weight=0.5)
+    # threshold 0.3: "Lyon" has 3 votes of 3, "in " and "Monday" 1. Of 17 characters bob's marks are like the result in
+    # 17 − 6 = 11, ann's in 17 − 3 − 6 = 8, cid's in 17 − 3 = 14
+    critiques = [said("a", city), said("b", wide), said("c", CITY, day)]
+    voted = vote(critiques, RESPONSE, threshold=0.3)
+    assert [(span.start, span.end, span.reason, span.rater, span.weight) for span in voted.spans] == [
+        (0, 7, None, None, None),  # of c, which says nothing about it
+        (11, 17, "It was Friday.", "cid", 0.5),
+    ]
+    assert voted.feedback == "c"
+    other = said("c", replace(GOOD_CITY, reason="Yes."))  # the most similar one, with the other label
+    apart = [said("a", city, Span(8, 17, "negative")), said("b", CITY, Span(8, 17, "positive")), other]
+    assert [(span.label, span.reason) for span in vote(apart, RESPONSE).spans] == [("negative", "It is Nice.")]
+    ours = vote([said("a", city), said("b", wide), said("c", DAY, GOOD_CITY)], RESPONSE)
+    assert ours.spans[0].stated == {"start": 3, "end": 7, "label": "negative", "reason": "It is Nice.", "rater": "ann"}
+
+
 def test_votes_on_a_conversation_count_in_each_turn() -> None:
     monday, look = Span(11, 17, "negative", 3), Span(0, 13, "negative", 1)
     critiques = [said("a", monday, look), said("b", monday, Span(8, 13, "negative", 1)), said("c")]

@@ -16,6 +16,7 @@ import small_trl
 from small_trl import LENGTHS, REWARDS, make_trainer, with_rewards
 from text2grad.errors import ConfigError, CriticError
 from text2grad.integrations import GRPOTrainer
+from text2grad.integrations.trl_words import _anchored, _of_policy
 from text2grad.models import collate
 from text2grad.rl import JudgedIds
 from text2grad.rl.advantages import group_advantages
@@ -415,6 +416,17 @@ def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> 
     assert not one._reads_prompts_once(one.model)
     one.model.eval()
     assert one._reads_prompts_once(one.model)
+
+
+def test_spans_keep_what_is_said_about_them_where_their_places_change() -> None:
+    tokenizer = word_tokenizer(["red cat runs"])
+    ids = tokenizer("red cat runs").input_ids
+    said = Span(0, 7, "negative", None, "No.", "Fact", "major", 0.5, "ann", "rules")
+    own = _of_policy(Critique("", (said,)), tokenizer, ids, [1, 0, 1])  # a tool wrote " cat"
+    assert [span.stated for span in own.spans] == [{**said.stated, "end": 3}]
+    completion = [{"role": "assistant", "content": "red cat"}]
+    anchored = _anchored(Critique("", (said,)), completion, "So red cat")
+    assert [span.stated for span in anchored.spans] == [{**said.stated, "start": 3, "end": 10}]
 
 
 def test_a_critic_sees_no_thoughts_and_a_reward_function_marks_what_trl_shows_it(

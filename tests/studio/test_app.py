@@ -176,12 +176,12 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     assert json.loads(lines[0])["critique"]["feedback"] == '"cat": a dog'
     assert json.loads(lines[0])["ids"] == [0, 1, 2, 3, 4, 5, 6]  # a lesson on the file has the sampled tokens
     page = client.get("/api/export/marks.html")
-    assert 'title="δ -1">cat</span>' in page.text
+    assert 'title="δ -1\nnegative: ann: a dog">cat</span>' in page.text
     assert "attachment" in page.headers["content-disposition"]
     page = client.get("/api/export/response.html", params={"run": 0, "number": 12}).text
     assert "run, step 2, response 4" in page
     assert "Marked by ann" in page
-    assert 'title="δ -1">cat</span>' in page
+    assert 'title="δ -1\nnegative: ann: a dog">cat</span>' in page
     rows = client.get("/api/runs/0/rollouts", params={"marked": "mine"}).json()
     assert rows["total"] == 3  # the same texts in each of three steps
     assert {row["marks"] for row in rows["rows"]} == {1}

@@ -115,6 +115,7 @@ def test_the_critiques_of_trls_trainer_colour_the_words_that_they_mark(browser: 
         {"start": response.index(words), "end": response.index(words) + len(words), "label": label}
         for words, label in marked
     ]
+    spans[0] |= {"category": "Fact", "severity": "major", "reason": "It was <b>Monday</b>."}
     rest = {"spans": spans, "outcome": None, "status": "ok", "unmatched": ["on Monday"], "response": response}
     columns = {
         "step": [5],
@@ -132,6 +133,7 @@ def test_the_critiques_of_trls_trainer_colour_the_words_that_they_mark(browser: 
         expect(page.locator("blockquote")).to_have_text("The day is wrong.")
         expect(page.locator(".missing li")).to_have_text("on Monday")
         assert page.locator(".suggestions q").all_text_contents() == [words for words, _ in marked]
+        assert page.locator(".suggestions li > p + p").all_text_contents() == ["Fact · major: It was <b>Monday</b>."]
         assert "".join(page.locator("#response .n4").all_text_contents()) == "Friday"
         assert "".join(page.locator("#response .p4").all_text_contents()) == "fair "  # "is" has both labels
         page.keyboard.press("x")

@@ -240,6 +240,8 @@ def _values(schema: Mapping[str, Any]) -> str:
     if kind == "array":
         element = schema["items"] if "items" in schema else schema["prefixItems"][0]
         return f"list of {_NAMES[element['type']]}s{_range(element)}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return "table of numbers from 0 up"
     return f"{_NAMES[str(kind)]}{_range(schema)}"
 
 

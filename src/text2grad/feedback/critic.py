@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, get_args, runtime_checkable
 
-from text2grad.errors import CriticError, Text2GradError, is_out_of_memory
+from text2grad.errors import AlignmentError, CriticError, Text2GradError, is_out_of_memory
 from text2grad.feedback import turns
 from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
@@ -123,13 +123,19 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
     """Return what a critic gave for a response as a critique with numbers of Python; refuse other kinds."""
     if isinstance(answer, Critique):
         _refuse_types(answer, name)
-        given = (replace(span, start=int(span.start), end=int(span.end)) for span in answer.spans)  # NumPy's numbers
+        given = (  # NumPy's numbers, for example
+            replace(span, start=int(span.start), end=int(span.end), weight=_number(span.weight))
+            for span in answer.spans
+        )
         spans, odd = turns.in_turns(response, given)
         unmatched = (*answer.unmatched, *odd) if odd else answer.unmatched
         return replace(answer, spans=spans, outcome=_number(answer.outcome), unmatched=unmatched)
     if isinstance(answer, Mapping):
         answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}
-        return locate_critique(parse_critique_object(answer), response, match=match)
+        try:
+            return locate_critique(parse_critique_object(answer), response, match=match)
+        except AlignmentError as error:  # of a weight
+            raise CriticError(f"{name} a dict: {error}") from error
     if isinstance(answer, str):
         critique = critique_from_text(answer, response, match=match)
         words_only = critique.status == "unparsable" and answer.strip() and not _OBJECT.search(answer)

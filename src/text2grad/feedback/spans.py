@@ -1,7 +1,7 @@
 """Quotes → spans of the response: the span map A(y) of section 3.3 (arXiv 2505.22338).
 
-In: a response, and the positive and negative quotes of a critic. Out: `Span`s in characters of the response, and the
-quotes that the response does not contain. `critique_from_text` does this for the text of a critique.
+In: a response, and a critic's positive and negative quotes. Out: `Span`s in characters of the response, with what is
+said of the quotes, and quotes that the response does not contain. `critique_from_text` does this for a critique's text.
 
 A quote is searched character by character (`match="exact"`) or in normalized form (`match="normalized"`, which also
 finds every exact match, except matches that end inside a letter). The ends of a quote are never guessed: a paraphrase
@@ -102,12 +102,12 @@ def locate_spans(
         elif not isinstance(listing.text, Placed) or listing.text.place is None:
             groups.setdefault((listing.turn, listing.quote.core), []).append(listing)
         elif interval := finders[listing.turn].place(listing.text, listing.text.place, listing.quote.core):
-            spans.add(Span(*interval, listing.label, listing.turn))
+            spans.add(listing.span(*interval))
         else:
             missed.append(listing)
     for (turn, core), listings in groups.items():
         for listing, intervals in _share(listings, finders[turn].find(core), occurrences):
-            spans.update(Span(*listing.quote.widen(finders[turn].text, *it), listing.label, turn) for it in intervals)
+            spans.update(listing.span(*listing.quote.widen(finders[turn].text, *it)) for it in intervals)
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
     told = (str(it.text) if it.turn in (None, -1) else f"turn {it.turn}: {it.text}" for it in missed)
@@ -172,6 +172,10 @@ class _Listing(NamedTuple):
     text: str
     turn: int | None
     quote: _Quote
+
+    def span(self, start: int, end: int) -> Span:
+        """Return its span at a place, with what the critic says about the quote."""
+        return Span(start, end, self.label, self.turn, **getattr(self.text, "about", {}))
 
 
 def _in_order(

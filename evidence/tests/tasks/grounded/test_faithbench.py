@@ -71,6 +71,9 @@ def test_marks_of_faithbench_carry_their_reason_and_belong_to_their_annotator(tm
         Example(prompt, meta={"response": LYON}),
     ]
     assert [len(item.losses) for item in found] == [1, 2]
+    (span,) = found[0].made.critique.spans
+    said = {"reason": "Not said.", "category": "Unwanted.Extrinsic", "rater": "a", "source": "faithbench"}
+    assert span.stated == {"start": 10, "end": 14, "label": "negative", **said}
     record = {"source": "A fair.", "summary": LYON, "annotations": marks}
     meanings = {"unwanted.extrinsic": "positive", "BENIGN": "negative"}
     found = items(tmp_path, "faithbench", record, labels=meanings)

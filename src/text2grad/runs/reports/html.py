@@ -5,14 +5,14 @@ network and no script: it contains style and pictures. Texts of models, critics 
 security policy blocks every script and every other style.
 
 The colour of a token is its δ: teal with a straight underline if positive, vermilion with a wavy underline if negative,
-in four strengths. Pointing at a token shows its numbers.
+in four strengths. Pointing at a token shows its numbers, and what is said about its spans.
 """
 
 import json
 import math
 from base64 import b64encode
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -159,7 +159,7 @@ def _tokens_html(
     record: Record, columns: Sequence[str], shown: Sequence[str], part: tuple[int, int], tokens: Tokens
 ) -> str:
     """Return the characters of a part of a response as HTML, and take its tokens; one that goes on behind it stays."""
-    text, html, (done, stop) = record["response"], "", part
+    text, html, (done, stop), spans = record["response"], "", part, list(_said_spans(record))
     shades = record.get("shade", record.get("delta", [0.0] * (len(tokens) and tokens[-1][0] + 1)))
     while tokens and (tokens[0][1][0] < stop or tokens[0][1][1] <= stop):
         t, (start, end) = tokens[0]
@@ -167,6 +167,8 @@ def _tokens_html(
         look = strength(shades[t] or 0.0) + _kind(text[begin:until], shares=start < end)
         numbers = {name: record[name][t] for name in columns if name in record}
         title = " · ".join(f"{COLUMNS[name].name} {n:.4g}" for name, n in numbers.items() if n is not None)
+        said = [said_of(span) for first, last, span in spans if first < end and start < last]
+        title = _escaped(signs("\n".join(filter(None, (title, *said)))))
         own = f'<span class="t{look}" title="{title}">{_escaped(shown[begin:until])}</span>'
         html += _escaped(shown[done:start]) + own
         done = max(done, until)
@@ -174,6 +176,22 @@ def _tokens_html(
             break
         tokens.popleft()
     return html + _escaped(shown[done:stop])
+
+
+def _said_spans(record: Record) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Yield the spans of which something is said, each with its characters in the whole response."""
+    for span in (record.get("critique") or {}).get("spans", ()):
+        before = record.get("turns", ())[: span.get("turn") or 0]
+        first = sum(len(turn["text"]) for turn in before if turn.get("sampled"))
+        if said_of(span):
+            yield first + span["start"], first + span["end"], span
+
+
+def said_of(span: Mapping[str, Any]) -> str:
+    """Return what is said about a span of a record, such as "negative: Fact · ann: It is Nice."; "" if nothing is."""
+    about = " · ".join(str(span[name]) for name in ("category", "severity", "rater") if span.get(name))
+    said = ": ".join(part for part in (about, str(span.get("reason") or "")) if part)
+    return f"{span['label']}: {said}" if said else ""
 
 
 def _kind(own: str, *, shares: bool) -> str:
