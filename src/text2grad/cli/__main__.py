@@ -32,6 +32,7 @@ from text2grad.cli import (
     reward,
     sft,
     train,
+    without,
 )
 from text2grad.cli.log import configure_log, open_streams, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
@@ -84,7 +85,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
         module.add_parser(commands)
     about = "measure policies, critics, and pairs of texts"
     _add_group(commands, "evaluate", about, (evaluate_policy, evaluate_critic, evaluate_pairs))
-    for module in (generate, compare, *installed, recipe, doctor, *more):
+    for module in (generate, compare, without, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top
 

@@ -17,6 +17,8 @@ from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import rewards_of as rewards_of
+from .rollouts import chosen_examples as chosen_examples
+from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
 from .start import check_shares as check_shares, prepare_policy as prepare_policy
 from .step import phase as phase

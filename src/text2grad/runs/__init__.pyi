@@ -10,6 +10,7 @@ from .metric import load_metric as load_metric, lower_is_better as lower_is_bett
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
 from .recipe_run import critic_of_run as critic_of_run, refreshed_critic as refreshed_critic, run_recipe as run_recipe
+from .replay import LeftOut as LeftOut, make_without as make_without, weights_apart as weights_apart
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,
