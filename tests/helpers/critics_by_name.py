@@ -41,3 +41,20 @@ class Raters:
 
 class BobAlone(Raters):
     said = ("bob",)
+
+
+class Praise:
+    """Praises three words of one response, the one of number `after`, and says nothing of the others."""
+
+    after, asked, phrase = 0, 0, ""
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        critiques = []
+        for response in responses:
+            critiques.append(Critique("Fine."))
+            if Praise.asked == Praise.after:
+                first, *_, last = list(re.finditer(r"\S+", response))[2:5]
+                Praise.phrase = response[first.start() : last.end()]
+                critiques[-1] = Critique("I like that.", (Span(first.start(), last.end(), "positive"),))
+            Praise.asked += 1
+        return critiques

@@ -32,6 +32,7 @@ from text2grad.cli import (
     reward,
     sft,
     train,
+    why,
     without,
 )
 from text2grad.cli.log import configure_log, open_streams, write_nowhere
@@ -85,7 +86,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
         module.add_parser(commands)
     about = "measure policies, critics, and pairs of texts"
     _add_group(commands, "evaluate", about, (evaluate_policy, evaluate_critic, evaluate_pairs))
-    for module in (generate, compare, without, *installed, recipe, doctor, *more):
+    for module in (generate, compare, why, without, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top
 

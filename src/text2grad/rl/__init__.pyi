@@ -12,10 +12,10 @@ from .evaluation import (
 from .instruments import register_instrument as register_instrument
 from .metrics import correlation as correlation, response_records as response_records, said_nothing as said_nothing
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
-from .optimizers import Optimizers as Optimizers
+from .optimizers import ADAM_BETAS as ADAM_BETAS, ADAM_EPS as ADAM_EPS, Optimizers as Optimizers
 from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
-from .ppo import policy_loss as policy_loss, value_loss as value_loss
+from .ppo import kl_loss as kl_loss, policy_loss as policy_loss, value_loss as value_loss
 from .rewards import rewards_of as rewards_of
 from .rollouts import chosen_examples as chosen_examples
 from .run_log import RunLog as RunLog
@@ -24,4 +24,9 @@ from .start import check_shares as check_shares, prepare_policy as prepare_polic
 from .step import phase as phase
 from .trackers import check_tracker as check_tracker
 from .trainer import Text2GradTrainer as Text2GradTrainer
-from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs
+from .update import (
+    MinibatchGradient as MinibatchGradient,
+    PPOBatch as PPOBatch,
+    minibatch_rows as minibatch_rows,
+    ppo_epochs as ppo_epochs,
+)

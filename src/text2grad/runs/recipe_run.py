@@ -26,7 +26,7 @@ def run_recipe(
     tokenizer: Any = None,
     resume: bool = False,
     trainer_class: Callable[..., Text2GradTrainer] = Text2GradTrainer,
-    evaluations_class: type[Evaluations] = Evaluations,
+    evaluations_class: Callable[..., Callable[[Any], None]] = Evaluations,
 ) -> Path:
     """Train by a recipe; evaluate on held-out examples before, between and after.
 

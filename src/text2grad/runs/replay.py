@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import all_checkpoints, latest_checkpoint, recipe_of_run
+from text2grad.config import Recipe, all_checkpoints, latest_checkpoint, recipe_of_run
 from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.feedback import Critic, critique_from_json
 from text2grad.files import published, readable, to_json
@@ -104,7 +104,7 @@ class Replay(Text2GradTrainer):
         """Take a trainer's inputs and the parent's records; `same` takes its responses instead of new ones."""
         self.steps, self.left_out, self.same = steps, left_out, same
         super().__init__(model, critic, *inputs, **settings)
-        self.critic = KnownCritiques(self.critic, steps, learns=self.recipe.refresh.active)
+        self.critic = self.known = KnownCritiques(self.critic, steps, learns=self.recipe.refresh.active)
 
     def sample(self, early: Any = None) -> list[Rollout]:
         """Return the responses of the step: the parent's, or new ones."""
@@ -121,7 +121,7 @@ class Replay(Text2GradTrainer):
 
     def criticize(self, rollouts: Sequence[Rollout], early: Any = None) -> list[Critique]:
         """Return the critiques of the step without what is left out."""
-        self.critic.step = self.step  # type: ignore[attr-defined]
+        self.known.step = self.step
         critiques, first = super().criticize(rollouts, early), self.accelerator.process_index * len(rollouts)
         return [self.left_out.rest(c, f"{self.step}:{row}") for row, c in enumerate(critiques, start=first)]
 
@@ -147,8 +147,8 @@ def make_without(parent: Path, out: Path, left_out: LeftOut, *, same_responses: 
         )
     steps = dict(RunLog(parent).rollouts(since=0))
     first = _first_use(parent, steps, left_out)
-    lineage = {"parent": str(parent), "without": asdict(left_out), "same_responses": same_responses, "first": first}
-    lineage = json.loads(to_json(lineage))
+    parts = {"parent": str(parent), "without": asdict(left_out), "same_responses": same_responses, "first": first}
+    lineage: dict[str, Any] = json.loads(to_json(parts))
     recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"out": str(out)})})
     if (out / "run.json").exists():
         with readable(out / LINEAGE, "Choose another directory with --out DIR", ConfigError):
@@ -156,7 +156,7 @@ def make_without(parent: Path, out: Path, left_out: LeftOut, *, same_responses: 
         if before != lineage:
             raise ConfigError(f"{out} holds another run; choose another directory with --out DIR")
     else:
-        begun = _begin(parent, out, recipe.model_dump(mode="json"), lineage)
+        begun = begin_again(parent, out, recipe, lineage, from_step=first)
         note(f"{out}: {begun}; the first critique that is left out is of step {first}")
     run_recipe(recipe, resume=True, trainer_class=partial(Replay, steps=steps, left_out=left_out, same=same_responses))
     return lineage
@@ -178,12 +178,15 @@ def _first_use(parent: Path, steps: Steps, left_out: LeftOut) -> int:
     raise DataError(f"{parent} learned from nothing of {wanted}; {'; '.join(known)}; its last critique: {last}")
 
 
-def _begin(parent: Path, out: Path, recipe: Mapping[str, Any], lineage: Mapping[str, Any]) -> str:
-    """Make the directory of a run that goes on from the parent's last checkpoint before a use; say from which."""
-    known = [path for path in all_checkpoints(parent / "checkpoints") if _step_of(path) <= lineage["first"]]
+def begin_again(parent: Path, out: Path, recipe: Recipe, lineage: Mapping[str, Any], *, from_step: int) -> str:
+    """Make the directory of a run that goes on from the parent's last checkpoint up to a step; say from which."""
+    known = [path for path in all_checkpoints(parent / "checkpoints") if _step_of(path) <= from_step]
     out.parent.mkdir(parents=True, exist_ok=True)
     with published(out) as temporary:
-        contents = json.loads((parent / "run.json").read_bytes()) | {"recipe": recipe}
+        contents, settings = json.loads((parent / "run.json").read_bytes()), recipe.model_dump(mode="json")
+        empty = {f"{section}.{key}" for section, keys in settings.items() for key, value in keys.items() if not value}
+        inputs = {name: digest for name, digest in contents["inputs"].items() if name not in empty}
+        contents |= {"recipe": settings, "inputs": inputs}
         (temporary / "checkpoints").mkdir(parents=True)
         if known:
             shutil.copytree(known[-1], temporary / "checkpoints" / known[-1].name)
