@@ -6,7 +6,8 @@ policy's tokenizer decodes it.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import AlignmentError
@@ -69,10 +70,19 @@ class Example:
 class Span:
     """A labelled range of a response: characters [start, end), positive or negative; spans sort by place.
 
+    Two spans are equal if they have the same place and label, whatever is said about them: a set, a vote and the
+    comparison of two critics take them as one mark, of which a set keeps the first.
+
     Attributes:
         start: its first character, and `end` the one behind its last.
         label: "positive" or "negative".
         turn: of a `Conversation` the turn that it stands in; None: it counts in the whole response.
+        reason: why, in words.
+        category: the kind of fault or merit, such as "Accuracy/Mistranslation".
+        severity: how much it matters, in the rater's word, such as "major".
+        weight: |δ| of its tokens, a finite number from 0 up; None is 1, the paper's. A span of weight 0 marks nothing.
+        rater: the person or model who marked it.
+        source: where it comes from, such as "mqm" or "studio".
 
     Example:
         >>> span = Span(4, 9, "negative")
@@ -84,6 +94,18 @@ class Span:
     end: int
     label: Label
     turn: int | None = None
+    reason: str | None = field(default=None, compare=False)
+    category: str | None = field(default=None, compare=False)
+    severity: str | None = field(default=None, compare=False)
+    weight: float | None = field(default=None, compare=False)
+    rater: str | None = field(default=None, compare=False)
+    source: str | None = field(default=None, compare=False)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Start, end and label, and the further attributes that are not None, by name."""
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in named if value is not None}
 
     def __lt__(self, other: "Span") -> bool:
         """Compare the turn, start, end and label."""
@@ -92,8 +114,7 @@ class Span:
 
     def __repr__(self) -> str:
         """Leave out what has its default."""
-        turn = "" if self.turn is None else f", turn={self.turn}"
-        return f"Span(start={self.start}, end={self.end}, label={self.label!r}{turn})"
+        return f"Span({', '.join(f'{name}={value!r}' for name, value in self.stated.items())})"
 
     def __post_init__(self) -> None:
         """Check order and label."""
@@ -103,6 +124,11 @@ class Span:
             )
         if self.label not in LABELS:
             raise AlignmentError(f"a span's label is 'positive' or 'negative', got {self.label!r}")
+        if self.weight is not None and not (isinstance(self.weight, Real) and 0 <= self.weight < float("inf")):
+            raise AlignmentError(
+                f"a span's weight is a finite number from 0 up, got {self.weight!r} at [{self.start}, {self.end}]. Its "
+                "label says the sign, and 0 takes the mark away"
+            )
 
 
 @dataclass(frozen=True, slots=True)

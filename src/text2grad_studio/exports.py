@@ -21,7 +21,7 @@ def page_of_marks(session: "Session", rater: str) -> str:
     for marks in sorted(marked.values(), key=lambda marks: -marks.at):
         if marks.empty:
             continue
-        critique, response = marks.critique_of(), marks.opened["response"]
+        critique, response = marks.critique_of(rater), marks.opened["response"]
         records.append(
             {
                 "prompt": marks.opened["prompt"],
@@ -53,7 +53,7 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
         shown |= {"unit": "part"} | _parts(record["response"], spans)
     marked = session.marks.whole(rater, [record["item"]]).get(record["item"])
     if marked is not None and not marked.empty:
-        critique = critique_to_json(marked.critique_of())
+        critique = critique_to_json(marked.critique_of(rater))
         marks = {"response": record["response"], "critique": critique, "by": f"Marked by {rater}", "unit": "part"}
         shown |= {"by": "The run", "beside": [marks | _parts(record["response"], list(marked.spans.values()))]}
     return rollouts_page("A response", [shown], intro=where)

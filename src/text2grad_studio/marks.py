@@ -125,18 +125,31 @@ class Marked:
         """True if nothing is said: no span and no words."""
         return not self.spans and not self.critique.strip()
 
-    def critique_of(self) -> Critique:
-        """Return the marks as a critique; its feedback is the words about the whole, then each span's note."""
+    def critique_of(self, rater: str) -> Critique:
+        """Return the marks as a critique; its feedback is the words about the whole, then each span's note.
+
+        A span has its note as the reason, and names the rater.
+        """
         response = self.opened["response"]
         spans = sorted(self.spans.values(), key=lambda span: (span["start"], span["end"]))
         notes = [f'"{response[span["start"] : span["end"]]}": {span["note"]}' for span in spans if span["note"].strip()]
         words = "\n".join([*([self.critique.strip()] if self.critique.strip() else []), *notes])
-        kept = {Span(span["start"], span["end"], span["label"]) for span in spans}
+        kept = {
+            Span(
+                span["start"],
+                span["end"],
+                span["label"],
+                reason=span["note"].strip() or None,
+                rater=rater,
+                source="studio",
+            )
+            for span in spans
+        }
         return Critique(words, tuple(sorted(kept)))
 
-    def annotation(self) -> Annotation:
+    def annotation(self, rater: str) -> Annotation:
         """Return prompt, response and critique, as `text2grad reward` reads them."""
-        return Annotation(self.opened["prompt"], self.opened["response"], self.critique_of())
+        return Annotation(self.opened["prompt"], self.opened["response"], self.critique_of(rater))
 
     def as_json(self) -> dict[str, Any]:
         """Return the marks for the page."""

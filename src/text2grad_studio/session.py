@@ -240,7 +240,7 @@ class Session:
     def annotations_of(self, rater: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Return a rater's marks on some responses as annotations, for a retraining."""
         marked = self.marks.whole(rater, items)
-        return [annotation_to_json(marked[item].annotation()) for item in items]
+        return [annotation_to_json(marked[item].annotation(rater)) for item in items]
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""
@@ -280,7 +280,7 @@ class Session:
         """
         whole = self.marks.whole(rater).values()
         return [
-            annotation_to_json(marks.annotation()) | ({"ids": marks.opened["ids"]} if marks.opened["ids"] else {})
+            annotation_to_json(marks.annotation(rater)) | ({"ids": marks.opened["ids"]} if marks.opened["ids"] else {})
             for marks in whole
             if marks.state == "done" or not (marks.empty or marks.state)
         ]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,3 +116,89 @@ def test_aligning_loads_neither_torch_nor_transformers() -> None:
     check = "import sys, text2grad.align; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# The weight of a span.
+
+RATED = [
+    Span(0, 3, "negative", severity="major", rater="ann"),
+    Span(3, 7, "negative", severity=" Minor", rater="bob", category="Style"),
+    Span(7, 12, "positive", weight=2.0),
+    Span(12, 17, "positive", severity="odd", rater="Bob"),
+]
+WEIGHTS = {"severity": {"major": 1.5, "minor": 0.5}, "rater": {"bob": 0.25}, "category": {"style": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("weights", "spans", "expected"),
+    [
+        (None, RATED, [-1.0, -1.0, 2.0, 1.0]),
+        ({"severity": WEIGHTS["severity"]}, RATED, [-1.5, -0.5, 2.0, 1.0]),
+        ({"rater": WEIGHTS["rater"]}, RATED, [-1.0, -0.25, 2.0, 0.25]),
+        (WEIGHTS, RATED, [-1.5, -0.0625, 2.0, 0.25]),  # the second: 0.5 · 0.25 · 0.5
+        ({"rater": {"bob": 3.0}}, [Span(7, 12, "positive", weight=0.5, rater="bob")], [0.0, 0.0, 1.5, 0.0]),  # 0.5 · 3
+        ({"rater": {"bob": 0.0}}, RATED, [-1.0, 0.0, 2.0, 0.0]),
+    ],
+)  # fmt: skip
+def test_the_weight_of_a_span_is_the_size_of_delta(weights: Any, spans: list[Span], expected: list[float]) -> None:
+    tokenizer, ids = words("One", " two", " four", " six.")
+    assert pseudo_rewards(tokenizer, ids, spans, weights=weights) == expected
+
+
+@pytest.mark.parametrize(
+    ("overlap", "good", "poor", "expected"),
+    [  # " two" in both spans, " four" in the negative one alone; the positive one comes first
+        ("cancel", 2.0, 0.5, [2.0, 0.0, -0.5]),  # a contradiction is no signal, whatever it weighs
+        ("negative_wins", 2.0, 0.5, [2.0, -0.5, -0.5]),
+        ("last_wins", 2.0, 0.5, [2.0, -0.5, -0.5]),
+        ("cancel", 2.0, 0.0, [2.0, 2.0, 0.0]),  # a span of weight 0 is none, and takes nothing from another
+        ("negative_wins", 2.0, 0.0, [2.0, 2.0, 0.0]),
+        ("last_wins", 2.0, 0.0, [2.0, 2.0, 0.0]),
+        ("cancel", 0.0, 0.5, [0.0, -0.5, -0.5]),
+    ],
+)
+def test_labels_and_not_weights_decide_where_spans_overlap(
+    overlap: Any, good: float, poor: float, expected: list[float]
+) -> None:
+    tokenizer, ids = words("One", " two", " four")
+    spans = [Span(0, 7, "positive", weight=good), Span(3, 12, "negative", weight=poor)]
+    assert pseudo_rewards(tokenizer, ids, spans, overlap=overlap) == expected
+
+
+def test_of_spans_with_one_label_the_heaviest_counts() -> None:
+    tokenizer, ids = words("One", " two", " four")
+    spans = [Span(0, 7, "negative", weight=0.5), Span(3, 12, "negative", weight=3.0)]
+    assert pseudo_rewards(tokenizer, ids, spans) == [-0.5, -3.0, -3.0]
+    # the decay over " two four" is 1, 0.1: max(0.5 · 0.1, 3 · 1) = 3, 3 · 0.1
+    assert pseudo_rewards(tokenizer, ids, spans, weighting="linear_decay") == pytest.approx([-0.5, -3.0, -0.3])
+
+
+@pytest.mark.parametrize(
+    ("mass", "expected"),
+    [("token", -3.0), ("span", -1.5), ("response", -1.0)],  # 3; 3 · 1/2, of two tokens; 3 · 1/3, of a response of three
+)
+def test_the_mass_of_a_span_is_multiplied_by_its_weight(mass: Any, expected: float) -> None:
+    tokenizer, ids = words("One", " two", " four")
+    spans = [Span(3, 12, "negative", weight=3)]
+    assert pseudo_rewards(tokenizer, ids, spans, span_mass=mass) == [0.0, expected, expected]
+
+
+def test_without_weights_every_digit_stays(case: dict[str, Any]) -> None:
+    tokenizer, ids = of_tokens(case["family"], case["tokens"])
+    settings = {name: case[name] for name in SETTINGS if name in case}
+    plain = pseudo_rewards(tokenizer, ids, spans_of(case), **settings)
+    said = [replace(span, reason="So.", severity="minor", rater="ann", weight=1.0) for span in spans_of(case)]
+    weighed = pseudo_rewards(tokenizer, ids, said, weights={"severity": {"major": 0.1}, "rater": {}}, **settings)
+    assert [value.hex() for value in weighed] == [value.hex() for value in plain]
+
+
+def test_a_weight_beyond_float32_is_refused() -> None:
+    tokenizer, ids = words("One", " two")
+    with pytest.raises(ConfigError) as caught:
+        pseudo_rewards(
+            tokenizer, ids, [Span(0, 3, "negative", weight=1e6, rater="ann")], weights={"rater": {"ann": 1e6}}
+        )
+    assert str(caught.value) == (
+        "the weight of Span(start=0, end=3, label='negative', weight=1000000.0, rater='ann') is 1e+12, its own times "
+        "those of reward.severity, reward.raters and reward.categories; weights lie in [0, 1e+09]. Choose smaller ones"
+    )

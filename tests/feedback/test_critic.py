@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
+from text2grad.feedback.records import critique_to_json
 from text2grad.feedback.user_code import load_callable
 from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, said_nothing, warning_of_silence
 from text2grad.types import Critique, Example, Span
@@ -95,7 +95,7 @@ def test_an_outcome_that_is_no_finite_number_cannot_be_read(outcome: float) -> N
 def test_numbers_of_other_libraries_become_pythons_so_that_they_can_be_written_down() -> None:
     given = Critique("", (Span(np.int64(0), np.int64(3), "positive"),), np.float32(0.5))  # type: ignore[arg-type]
     (found,) = ask(answering([given]), EXAMPLES[:1], RESPONSES[:1], match="exact")
-    assert json.loads(json.dumps(asdict(found)))["spans"] == [{"start": 0, "end": 3, "label": "positive"}]
+    assert json.loads(json.dumps(critique_to_json(found)))["spans"] == [{"start": 0, "end": 3, "label": "positive"}]
     assert (type(found.outcome), found.outcome) == (float, 0.5)
 
 
@@ -434,3 +434,27 @@ def test_a_class_that_fails_when_it_is_made_is_explained_with_its_line(
     with pytest.raises(ConfigError) as caught:
         load_callable("critic_without_key:Judge", "critic")
     assert "FileNotFoundError at critic_without_key.py:3: [Errno 2]" in str(caught.value)
+
+
+def test_what_a_critic_says_about_its_spans_is_kept_and_its_weights_are_pythons() -> None:
+    span = Span(4, 8, "negative", 2, "It is Nice.", "Fact", "major", np.float32(0.5), "ann", "rules")  # type: ignore[arg-type]
+    (judged,) = ask(answering([Critique("", (span,))]), EXAMPLES[:1], RESPONSES[:1], match="exact")
+    told = {
+        "reason": "It is Nice.",
+        "category": "Fact",
+        "severity": "major",
+        "weight": 0.5,
+        "rater": "ann",
+        "source": "rules",
+    }
+    assert critique_to_json(judged)["spans"] == [{"start": 4, "end": 8, "label": "negative", "turn": 2, **told}]
+    assert type(judged.spans[0].weight) is float
+
+
+def test_a_weight_that_is_none_names_the_critic_and_the_response() -> None:
+    answer = {"poor_spans": [{"span": "Lyon", "weight": -1}]}
+    with pytest.raises(CriticError) as caught:
+        ask(answering([{}, answer]), EXAMPLES, ["", "see Lyon"], match="exact")
+    assert str(caught.value).startswith(
+        "critic critic, for response 2 of 2: a span's weight is a finite number from 0 up"
+    )

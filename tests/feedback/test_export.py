@@ -2,22 +2,32 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from text2grad.cli.__main__ import main
 from text2grad.errors import DataError
 from text2grad.feedback.examples import write_examples
 from text2grad.feedback.export import DATA_FILE, write_folder
-from text2grad.feedback.records import Annotation, read_annotations, write_annotations
+from text2grad.feedback.records import (
+    Annotation,
+    critique_from_json,
+    critique_to_json,
+    read_annotations,
+    write_annotations,
+)
 from text2grad.feedback.sources.registry import read_source
-from text2grad.types import Critique, Example, Span
+from text2grad.types import LABELS, Critique, Example, Span
 
 ANNOTATIONS = [
     Annotation("Where?", "I live in Lyon.", Critique("No.", (Span(10, 14, "negative"),), -0.5, "repaired", ("Nice",))),
     Annotation("é", "😀", Critique("")),
 ]
+SAID = Span(10, 14, "negative", reason="It's\nNice.", severity="major", weight=0.5)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", DATA_FILE])
@@ -43,6 +53,7 @@ def test_an_export_comes_back_from_a_csv(tmp_path: Path, way: str) -> None:
     """`datasets` 5.2.0 and pandas 3.1.1 write lists as Python or NumPy print them."""
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
     given = [*ANNOTATIONS, QUOTES, QUOTES._replace(response="NA", critique=Critique("So.", unmatched=("it's", "b")))]
+    given.append(ANNOTATIONS[0]._replace(critique=Critique("No.", (Span(0, 1, "positive"), SAID))))
     write_folder(tmp_path, given)
     frame, path = pandas.read_parquet(tmp_path / DATA_FILE), tmp_path / "a.csv"
     rows = datasets.Dataset.from_parquet(str(tmp_path / DATA_FILE), cache_dir=str(tmp_path / "cache"))
@@ -53,7 +64,9 @@ def test_an_export_comes_back_from_a_csv(tmp_path: Path, way: str) -> None:
     else:
         made = pandas.json_normalize(list(rows)) if way == "normalized" else pandas.DataFrame(list(rows))
         made.to_csv(path, index=False)
-    assert read_source(path) == given
+    read = read_source(path)
+    assert read == given
+    assert [span.stated for span in read[-1].critique.spans] == [Span(0, 1, "positive").stated, SAID.stated]  # type: ignore[union-attr]
 
 
 def test_the_folder_is_a_data_set(tmp_path: Path) -> None:
@@ -317,3 +330,66 @@ def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told
     assert "# out" in (out / "README.md").read_text()
     assert main(["feedback", "export", str(path), "--out", str(path)]) == 2
     assert "is a file; choose another --out, a directory" in capsys.readouterr().err
+
+
+SAYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9).filter(str.strip)
+MARKS = st.builds(
+    Span,
+    st.integers(0, 3),
+    st.integers(4, 9),
+    st.sampled_from(LABELS),
+    turn=st.none() | st.integers(0, 5),
+    reason=st.none() | SAYS,
+    category=st.none() | SAYS,
+    severity=st.none() | SAYS,
+    weight=st.none() | st.floats(0, 1e9),
+    rater=st.none() | SAYS,
+    source=st.none() | SAYS,
+)
+
+
+def stated(annotations: list[Any]) -> list[list[dict[str, Any]]]:
+    """Return all that the spans say, which equality leaves out."""
+    return [[span.stated for span in annotation.critique.spans] for annotation in annotations]
+
+
+@given(st.lists(MARKS, min_size=1, max_size=3, unique=True))
+@settings(deadline=None, max_examples=40)
+def test_what_spans_say_comes_back_from_every_file(spans: list[Span]) -> None:
+    critique = Critique("So.", tuple(sorted(spans)))
+    given = [Annotation("Where?", "0123456789", critique), ANNOTATIONS[0]]
+    stored = json.loads(json.dumps(critique_to_json(critique)))
+    assert (
+        stated([given[0]._replace(critique=critique_from_json(stored, "0123456789", where="here"))])
+        == stated(given)[:1]
+    )
+    with TemporaryDirectory() as folder:
+        directory = Path(folder)
+        write_annotations(directory / "a.jsonl", given)
+        assert stated(read_annotations(directory / "a.jsonl")) == stated(given)
+        assert stated(read_source(directory / "a.jsonl")) == stated(given)
+        write_folder(directory, given)
+        assert stated(read_source(directory / DATA_FILE)) == stated(given)
+        assert stated(read_annotations(directory / DATA_FILE)) == stated(given)
+
+
+def test_what_nobody_says_is_left_out_of_files(tmp_path: Path) -> None:
+    said = Span(10, 14, "negative", reason="It is Nice.", weight=0.5)
+    plain, full = critique_to_json(ANNOTATIONS[0].critique), critique_to_json(Critique("", (said,)))
+    assert json.dumps(plain["spans"]) == '[{"start": 10, "end": 14, "label": "negative"}]'
+    assert json.dumps(full["spans"]) == (
+        '[{"start": 10, "end": 14, "label": "negative", "reason": "It is Nice.", "weight": 0.5}]'
+    )
+    for name, annotations, columns in (
+        ("plain", ANNOTATIONS, ["start", "end", "label"]),
+        (
+            "full",
+            [ANNOTATIONS[0]._replace(critique=Critique("", (said,)))],
+            ["start", "end", "label", "reason", "weight"],
+        ),
+    ):
+        write_folder(tmp_path / name, annotations)
+        schema = pq.read_schema(tmp_path / name / DATA_FILE)
+        assert [field.name for field in schema.field("critique").type.field("spans").type.value_type] == columns
+        card = (tmp_path / name / "README.md").read_text("utf-8")
+        assert ("reason, weight: null where unknown" in card) == (name == "full")

@@ -475,3 +475,43 @@ def test_files_of_a_data_set_on_the_hub_are_read_by_their_names(
     monkeypatch.setattr(datasets, "DownloadManager", lambda: manager)
     assert [entry.record["response"] for entry in read_entries("me/words")] == ["2024-01-01", "NA"]
     assert [entry.where for entry in read_entries("me/words")] == [f"me/words [train]: record {n}" for n in (1, 2)]
+
+
+@pytest.mark.parametrize("key", ["spans", "poor_spans"])
+@pytest.mark.parametrize("weight", [-1, "NaN", "heavy", [1]])
+def test_a_weight_that_is_none_is_refused_with_its_place(tmp_path: Path, key: str, weight: Any) -> None:
+    entry = {"start": 10, "end": 14, "text": "Lyon", "label": "negative", "weight": weight}
+    record = {"response": LYON, key: [entry]}
+    with pytest.raises(DataError) as caught:
+        read_one(tmp_path, record)
+    shown = "nan" if weight == "NaN" else repr(weight)
+    assert str(caught.value) == (
+        f"{tmp_path}/critiques.jsonl:1: a span's weight is a finite number from 0 up, got {shown} at [10, 14]. Its "
+        f"label says the sign, and 0 takes the mark away{WAY_OUT}"
+    )
+
+
+def test_names_of_other_tools_and_numbers_as_raters_are_read(tmp_path: Path) -> None:
+    entry = {
+        "start": 10,
+        "end": 14,
+        "label": "negative",
+        "annotator": 7,
+        "error_type": "Fact",
+        "note": "No.",
+        "weight": "2",
+    }
+    blank = {
+        "start": 0,
+        "end": 1,
+        "label": "positive",
+        "reason": " ",
+        "rater": None,
+        "severity": ["major"],
+        "turn": "x",
+    }
+    judged = read_one(tmp_path, {"response": LYON, "spans": [entry, blank]})
+    assert [span.stated for span in judged.critique.spans] == [
+        {"start": 0, "end": 1, "label": "positive"},
+        {"start": 10, "end": 14, "label": "negative", "reason": "No.", "category": "Fact", "weight": 2, "rater": "7"},
+    ]

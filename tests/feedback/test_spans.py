@@ -2,14 +2,16 @@
 
 import json
 import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from places import DATA, SHARED
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import AlignmentError, ConfigError, CriticError
+from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.normalize import normalize
-from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_spans
+from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_critique, locate_spans
 from text2grad.feedback.words import whole_words, words_of
 from text2grad.types import Critique, Span
 
@@ -406,3 +408,70 @@ def test_offsets_alone_in_the_text_of_a_critique_are_spans_or_unmatched():
     critique = critique_from_text('{"spans": [[0, 1, "good"], [1, 9, "poor"], [2, 2, "poor"]]}', "a b")
     assert critique.spans == (Span(0, 1, "positive"), Span(2, 2, "negative"))
     assert critique.unmatched == ("[1, 9]",)
+
+
+# What is said about a span.
+
+
+def test_spans_of_one_place_and_label_are_one_whatever_is_said_about_them() -> None:
+    plain, said = (
+        Span(3, 7, "negative"),
+        Span(3, 7, "negative", None, "It is Nice.", "Fact", "major", 0.5, "ann", "mqm"),
+    )
+    assert (plain == said, len({said, plain}), sorted([said, plain])[0].reason) == (True, 1, "It is Nice.")
+    assert next(iter({said, plain})).rater == "ann"  # a set keeps the first
+    assert {Span(3, 7, "positive"), Span(3, 7, "negative", turn=1), Span(3, 8, "negative")}.isdisjoint({said})
+    words = "reason='It is Nice.', category='Fact', severity='major', weight=0.5, rater='ann', source='mqm'"
+    assert repr(said) == f"Span(start=3, end=7, label='negative', {words})"
+    assert repr(plain) == "Span(start=3, end=7, label='negative')"
+
+
+@pytest.mark.parametrize("weight", [-0.5, float("nan"), float("inf"), "2", [1]])
+def test_a_weight_that_is_none_is_refused(weight: Any) -> None:
+    with pytest.raises(AlignmentError) as caught:
+        Span(3, 7, "negative", weight=weight)
+    assert str(caught.value) == (
+        f"a span's weight is a finite number from 0 up, got {weight!r} at [3, 7]. Its label says the sign, and 0 takes "
+        "the mark away"
+    )
+
+
+NICE = {"reason": "It is Nice."}
+
+
+@pytest.mark.parametrize(
+    ("quotes", "said"),
+    [
+        ({"poor_spans": [["Lyon", "It is Nice."]]}, NICE),
+        ({"poor_spans": {"Lyon": "It is Nice."}}, NICE),
+        ({"poor_spans": [{"Lyon": "It is Nice."}]}, NICE),
+        ({"poor_spans": [{"span": "Lyon", "Comment": "It is Nice.", "type": "Fact", "severity": 2}]},
+         {**NICE, "category": "Fact", "severity": "2"}),
+        ({"spans": [["Lyon", "poor", "It is Nice."]]}, NICE),
+        ({"spans": [{"quote": "Lyon", "label": "negative", "why": "It is Nice."}]}, NICE),
+        ({"spans": [{"quote": "Lyon", "start": 10, "end": 14, "label": "poor", "reason": "It is Nice."}]}, NICE),
+        ({"spans": [{"start": 10, "end": 14, "label": "poor", "reason": "It is Nice."}]}, NICE),
+        ({"poor_spans": [["Lyon", "poor"], ["live", "-1"]]}, {}),
+        ({"spans": {"Lyon": "negative"}}, {}),
+        ({"poor_spans": ["Lyon"]}, {}),
+    ],
+)  # fmt: skip
+def test_what_a_critic_says_about_a_quote_goes_with_its_span(quotes: dict[str, Any], said: dict[str, str]) -> None:
+    critique = critique_from_text(json.dumps(quotes), "I live in Lyon.")
+    span = critique.spans[-1]
+    assert span.stated == {"start": 10, "end": 14, "label": "negative", **said}
+
+
+def test_a_text_cannot_say_who_speaks_or_how_much_it_weighs() -> None:
+    entry = {"span": "Lyon", "reason": "No.", "rater": "ann", "source": "mqm", "weight": -5}
+    text = {"feedback": "No.", "poor_spans": [entry]}
+    (span,) = critique_from_text(json.dumps(text), "I live in Lyon.").spans
+    assert span.stated == {"start": 10, "end": 14, "label": "negative", "reason": "No."}
+    entry["weight"] = 0.5
+    (span,) = locate_critique(parse_critique_object(text), "I live in Lyon.").spans
+    assert (span.reason, span.rater, span.source, span.weight) == ("No.", "ann", "mqm", 0.5)
+
+
+def test_each_occurrence_of_a_quote_has_the_reason() -> None:
+    (first, second) = critique_from_text('{"poor_spans": [["a", "Which?"]]}', "a or a").spans
+    assert (first.start, second.start, first.reason, second.reason) == (0, 5, "Which?", "Which?")

@@ -249,3 +249,22 @@ def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     assert as_saved.format == saved.format
     named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1}))
     assert named.format.votes == 1
+
+
+# What is said about the spans.
+
+
+def test_a_span_says_what_the_most_similar_critique_that_marks_it_says() -> None:
+    city, wide = replace(CITY, reason="It is Nice.", rater="ann"), replace(CITY, start=0, reason="No.", rater="bob")
+    day = replace(DAY, reason="It was Friday.", rater="cid", weight=0.5)
+    # threshold 0.3: "Lyon" has 3 votes of 3, "in " and "Monday" 1. Of 17 characters bob's marks are like the result in
+    # 17 − 6 = 11, ann's in 17 − 3 − 6 = 8, cid's in 17 − 3 = 14
+    critiques = [said("a", city), said("b", wide), said("c", CITY, day)]
+    voted = vote(critiques, RESPONSE, threshold=0.3)
+    assert [(span.start, span.end, span.reason, span.rater, span.weight) for span in voted.spans] == [
+        (0, 7, None, None, None),  # of c, which says nothing about it
+        (11, 17, "It was Friday.", "cid", 0.5),
+    ]
+    assert voted.feedback == "c"
+    ours = vote([said("a", city), said("b", wide), said("c", DAY, GOOD_CITY)], RESPONSE)
+    assert ours.spans[0].stated == {"start": 3, "end": 7, "label": "negative", "reason": "It is Nice.", "rater": "ann"}

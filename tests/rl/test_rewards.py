@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from text2grad.align.delta import AlignSettings, pseudo_rewards
 from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
 from text2grad.config import RewardConfig
-from text2grad.rl.rewards import token_rewards
+from text2grad.rl.rewards import rewards_of, token_rewards
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 from tokenizers_made_here import STORIES, stories260k
@@ -206,3 +206,37 @@ def test_a_token_that_ends_in_the_next_step_belongs_to_the_step_in_which_it_begi
     # Tokenizers of Llama 3 and Qwen have tokens such as "}\n" and ".\n\n"; the lines are "}", "Wrong." and "Right.".
     offsets = [(0, 2), (2, 7), (7, 10), (10, 15), (15, 16)]
     assert step_ends("}\nWrong.\n\nRight.", offsets, "lines") == [0, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [  # "red" minor, " cat" by ann, " runs" of a category with a weight of its own: 2 · 0.5
+        ({}, [-1.0, 1.0, -2.0]),
+        ({"severity": {"Minor": 0.25}}, [-0.25, 1.0, -2.0]),
+        ({"severity": {"minor": 0.25}, "raters": {"ann": 0.0}, "categories": {"STYLE": 0.5}}, [-0.25, 0.0, -1.0]),
+    ],
+)
+def test_tables_of_weights_reach_the_rewards(words: Any, reward: dict[str, Any], expected: list[float]) -> None:
+    spans = (
+        Span(0, 3, "negative", severity="minor"),
+        Span(3, 7, "positive", rater="Ann"),
+        Span(7, 12, "negative", category="Style", weight=2.0),
+    )
+    rollouts = [rollout(words("red cat runs").input_ids, "red cat runs")]
+    given = rewards_of(RewardConfig(**reward), words, rollouts, [Critique("", spans)])
+    assert given.rewards.tolist() == [expected]
+
+
+def test_names_that_no_span_has_are_told_once(words: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings = RewardConfig(severity={"majr": 2.0, "Minor": 0.5}, raters={"zoe": 0.5})
+    rollouts = [rollout(words("red cat runs").input_ids, "red cat runs")]
+    spans = (Span(0, 3, "negative", severity="major"), Span(3, 7, "negative", severity=" minor"))
+    with caplog.at_level("WARNING", "text2grad"):
+        rewards_of(settings, words, rollouts, [Critique("")])
+        assert not caplog.messages  # nothing was marked yet
+        for _ in range(2):
+            rewards_of(settings, words, rollouts, [Critique("", spans)])
+    assert caplog.messages == [
+        "[reward] gives a weight to the severity majr, which none of the first 2 spans has; there are: major, minor",
+        "[reward] gives a weight to the rater zoe, which none of the first 2 spans has; there are: none",
+    ]

@@ -74,7 +74,7 @@ def test_marks_become_annotations_that_the_project_reads(tmp_path: Path) -> None
     store = MarkStore(tmp_path)
     events = [OPEN, span("b", 9, 18, note="it was Monday"), span("a", 3, 7, "positive")]
     store.append("ann", store.new_tab(), [*events, {"op": "critique", "item": ITEM, "text": " Half right. "}])
-    annotation = store.marked("ann")[ITEM].annotation()
+    annotation = store.marked("ann")[ITEM].annotation("ann")
     assert annotation.critique.feedback == 'Half right.\n"on Friday": it was Monday'
     assert annotation.critique.spans == (Span(3, 7, "positive"), Span(9, 18, "negative"))
     (tmp_path / "out.jsonl").write_bytes(json_lines([annotation_to_json(annotation)]))
@@ -283,3 +283,13 @@ def test_a_line_that_an_editor_makes_longer_in_its_place_is_read_anew(tmp_path: 
         same.write(changed)
     assert store.marked("ann")[ITEM].spans["a"]["note"] != ""
     assert [event["op"] for event in store.events("ann")] == ["open", "span", "span"]
+
+
+def test_a_mark_keeps_its_reason_and_its_rater(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    store.append("ann", store.new_tab(), [OPEN, span("b", 9, 18, note=" it was Monday "), span("a", 3, 7, "positive")])
+    critique = store.marked("ann")[ITEM].critique_of("ann")
+    assert [span.stated for span in critique.spans] == [
+        {"start": 3, "end": 7, "label": "positive", "rater": "ann", "source": "studio"},
+        {"start": 9, "end": 18, "label": "negative", "reason": "it was Monday", "rater": "ann", "source": "studio"},
+    ]

@@ -5,9 +5,9 @@ which nobody marked anything has one without spans.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from text2grad.feedback.sources.base import Draft, Item, Meaning, Row, Source, quoted
-from text2grad.types import Span
 
 PROMPT = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: {}"
 LABELS: Mapping[str, Meaning] = {"unwanted": "negative", "benign": "ignore", "questionable": "ignore"}
@@ -38,7 +38,16 @@ def read_faithbench(row: Row) -> Iterator[Item]:
             if meanings <= {"ignore"}:
                 draft.lose("marks that are neither positive nor negative by their labels", told)
                 continue
-            draft.blame(told, Span(place.start, place.end, "negative" if "negative" in meanings else "positive"))
+            draft.blame(
+                told,
+                replace(
+                    place,
+                    label="negative" if "negative" in meanings else "positive",
+                    category=", ".join(label for label in labels if label not in wider),
+                    reason=note or None,
+                    rater=annotator,
+                ),
+            )
         yield draft.item()
 
 

@@ -5,15 +5,16 @@ In: the sampled ids [T], and the critique's spans in characters of the decoded r
     δ_t = +1 in a positive span, −1 in a negative span, 0 elsewhere
 
 Settings change this: the tokens that a span marks (`mode`), their weights (`weighting`), δ of a token in a positive and
-a negative span (`overlap`), and the sum of the weights of a span (`span_mass`).
+a negative span (`overlap`), the sum of the weights of a span (`span_mass`), and the weight of a span by what is said
+about it (`weights`).
 
 A span on a character touches all tokens that hold bytes of this character. A token without text, such as an
 end-of-sequence, is never touched: its δ is 0.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from text2grad.align.offsets import Range, id_list, token_offsets
@@ -24,6 +25,9 @@ from text2grad.types import Span
 Mode = Literal["strict", "contract", "expand"]
 Overlap = Literal["cancel", "negative_wins", "last_wins"]
 SpanMass = Literal["token", "span", "response"]
+Weights = Mapping[str, Mapping[str, float]]
+
+LARGEST_WEIGHT = 1e9  # squares of larger rewards are beyond float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class AlignSettings:
     weighting: Weighting = "uniform"
     overlap: Overlap = "cancel"
     span_mass: SpanMass = "token"
+    weights: Weights = field(default_factory=dict)
 
     @classmethod
     def of(cls, reward: Any) -> "AlignSettings":
@@ -54,6 +59,7 @@ def pseudo_rewards(
     weighting: Weighting = "uniform",
     overlap: Overlap = "cancel",
     span_mass: SpanMass = "token",
+    weights: Weights | None = None,
     offsets: Sequence[Range] | None = None,
 ) -> list[float]:
     """Return δ_t for each sampled token.
@@ -68,16 +74,18 @@ def pseudo_rewards(
             tokens: a character that several tokens share is in the text of the first.
         overlap: δ of a token in a positive and a negative span. `cancel`: 0; `negative_wins`; `last_wins`: the
             label of the last of these spans in `spans`, which in a located critique are sorted by place and label,
-            not in the critic's order. Weights of spans with the same label are not added: the largest weight counts.
+            not in the critic's order. Weights decide nothing here, and those of spans with the same label are not
+            added: the largest counts. A span of weight 0 is none.
         span_mass: `token`: each token has its weight; `span`: the weights of a span are scaled to sum to 1;
-            `response`: weights are divided by T.
+            `response`: weights are divided by T. Then they are multiplied by the weight of the span.
+        weights: "severity", "rater" or "category" → its names → their weights, as in `span_weight`.
         offsets: the result of `token_offsets(tokenizer, response_ids)`, if already computed.
 
     Returns:
-        T numbers in [−1, 1].
+        T numbers in [−w, w] for the largest weight w of a span: in [−1, 1] without weights.
 
     Raises:
-        ConfigError: if a setting has an unknown value, or a weighting returns invalid weights.
+        ConfigError: if a setting has an unknown value, a weighting returns invalid weights, or a span is too heavy.
         AlignmentError: if a span ends after the response, an id is not in the vocabulary, or `offsets` has another
             length than `response_ids`.
 
@@ -100,10 +108,39 @@ def pseudo_rewards(
             f"offsets has {len(ranges)} ranges for {len(ids)} response ids. Give what "
             "token_offsets(tokenizer, response_ids) returns, or leave offsets out"
         )
-    tokens = span_tokens(ranges, spans, mode=mode)
+    sizes = [span_weight(span, weights or {}) for span in spans]
+    marked = span_tokens(ranges, spans, mode=mode)
+    tokens = [touched if size else [] for touched, size in zip(marked, sizes, strict=True)]
     text = tokenizer.decode(ids, skip_special_tokens=True) if any(tokens) else ""
-    weights = [_weights(weigh, _texts(text, ranges, touched), span_mass, len(ids)) for touched in tokens]
-    return _merge(len(ids), spans, tokens, weights, overlap)
+    of_tokens = [
+        [size * weight for weight in _weights(weigh, _texts(text, ranges, touched), span_mass, len(ids))]
+        for touched, size in zip(tokens, sizes, strict=True)
+    ]
+    return _merge(len(ids), spans, tokens, of_tokens, overlap)
+
+
+def span_weight(span: Span, weights: Weights) -> float:
+    """Return the weight of a span: its own, 1 without one, times those of its severity, rater and category.
+
+    `weights` has values of these attributes in lower case and their weights, 1 for one that is missing.
+
+    Raises:
+        ConfigError: if the weight is not in [0, `LARGEST_WEIGHT`].
+
+    Example:
+        >>> span = Span(0, 4, "negative", severity="Minor", weight=2.0)
+        >>> span_weight(span, {"severity": {"minor": 0.25}, "rater": {"ann": 3.0}})
+        0.5
+    """
+    product = 1.0 if span.weight is None else float(span.weight)
+    for attribute, known in weights.items():
+        product *= known.get((getattr(span, attribute) or "").strip().casefold(), 1.0)
+    if not 0 <= product <= LARGEST_WEIGHT:
+        raise ConfigError(
+            f"the weight of {span} is {product:g}, its own times those of reward.severity, reward.raters and "
+            f"reward.categories; weights lie in [0, {LARGEST_WEIGHT:g}]. Choose smaller ones"
+        )
+    return product
 
 
 def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode = "expand") -> list[list[int]]:
@@ -180,7 +217,7 @@ def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) ->
 
 
 def _merge(
-    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[Sequence[float]], overlap: Overlap
+    total: int, spans: Sequence[Span], tokens: list[list[int]], weights: list[list[float]], overlap: Overlap
 ) -> list[float]:
     """Return δ [T] of all spans."""
     positive: dict[int, float] = {}

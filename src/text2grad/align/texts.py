@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from text2grad.types import Critique, Span
 
 
 def text_delta(tokenizer: Any, response: str, critique: Critique) -> list[float] | None:
-    """Return δ of each token of a response that is given as text, with the paper's settings.
+    """Return δ of each token of a response that is given as text, with the paper's settings and the spans' own weights.
 
     If its tokens decode to other white space, the spans are moved; if they decode to another text, there is no δ.
 
@@ -78,7 +79,7 @@ def move_spans(spans: Iterable[Span], response: str, text: str) -> list[Span] | 
     moved = []
     for span in spans:
         start, end = (_move(at, (response, here), (text, there)) for at in (span.start, span.end))
-        moved.append(Span(start[1], max(start[1], end[0]), span.label))
+        moved.append(replace(span, start=start[1], end=max(start[1], end[0])))
     return moved
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from text2grad.config.section import Count, Fraction, Section
+from text2grad.config.section import NO_WEIGHTS, Count, Fraction, Section, Weights
 from text2grad.types import Placement
 
 
@@ -59,3 +59,18 @@ class RewardConfig(Section):
     """Reward of a token in a positive and in a negative span: 0, the negative one, or the later one."""
     span_mass: Literal["token", "span", "response"] = "token"
     """Total reward of a span: 1 per token; 1, shared by its tokens; or 1 per token divided by the response length."""
+    severity: Weights = NO_WEIGHTS
+    """Weight of a span by its severity, |δ| of its tokens: {major = 1.0, minor = 0.3}; 1 for a name that is missing."""
+    raters: Weights = NO_WEIGHTS
+    """The same by its rater; 0 leaves a rater's marks out. The weights of a span are multiplied, also with its own."""
+    categories: Weights = NO_WEIGHTS
+    """The same by its category."""
+
+    @property
+    def weights(self) -> dict[str, Weights]:
+        """The three tables by the attribute of a span whose values they weigh."""
+        return {"severity": self.severity, "rater": self.raters, "category": self.categories}
+
+    def __hash__(self) -> int:
+        """Let recipes be keys: a table has no hash of its own."""
+        return hash(self.model_dump_json())

@@ -243,7 +243,7 @@ def _values(schema: Mapping[str, Any]) -> str:
     return f"{_NAMES[str(kind)]}{_range(schema)}"
 
 
-_NAMES = {"integer": "integer", "number": "number", "string": "text"}
+_NAMES = {"integer": "integer", "number": "number", "string": "text", "object": "table of numbers from 0 up"}
 
 
 def _range(schema: Mapping[str, Any]) -> str:

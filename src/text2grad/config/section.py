@@ -4,13 +4,32 @@ from collections.abc import Iterable
 from os.path import expanduser
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
+
+
+def _weights(given: Any) -> Any:
+    """Return a table of weights with its names in lower case; other values are refused by their type."""
+    if not isinstance(given, dict):
+        return given
+    for name, weight in given.items():
+        if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
+            raise ValueError(
+                f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up: the label of a span '
+                "says the sign, and 0 takes the mark away"
+            )
+    if len(table := {name.strip().casefold(): weight for name, weight in given.items()}) < len(given):
+        raise ValueError("two names are the same but for upper and lower case; keep one of them")
+    return table
+
+
+Weights = Annotated[dict[str, float], BeforeValidator(_weights)]
+NO_WEIGHTS: dict[str, float] = {}
 
 
 class Section(BaseModel):

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, get_args, runtime_checkable
 
-from text2grad.errors import CriticError, Text2GradError, is_out_of_memory
+from text2grad.errors import AlignmentError, CriticError, Text2GradError, is_out_of_memory
 from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
@@ -87,7 +87,10 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     checked, odd = [], []
     for number, (answer, response) in enumerate(zip(answers, responses, strict=True), start=1):
         where = f"for response {number} of {len(responses)}"
-        critique = _critique(answer, response, match=match, name=f"critic {name} returned {where}")
+        try:
+            critique = _critique(answer, response, match=match, name=f"critic {name} returned {where}")
+        except AlignmentError as error:  # of a weight
+            raise CriticError(f"critic {name}, {where}: {error}") from error
         if problem := _problem(critique, response):
             odd.append(f"{where}: {problem}")
             critique = Critique(critique.feedback, status="unparsable")
@@ -112,7 +115,10 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
     """Return what a critic gave for a response as a critique with numbers of Python; refuse other kinds."""
     if isinstance(answer, Critique):
         _refuse_types(answer, name)
-        spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's, for example
+        spans = (  # NumPy's numbers, for example
+            replace(span, start=int(span.start), end=int(span.end), weight=_number(span.weight))
+            for span in answer.spans
+        )
         return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome))
     if isinstance(answer, Mapping):
         answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}

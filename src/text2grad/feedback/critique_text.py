@@ -14,8 +14,10 @@ outcome      outcome, or else score
 
 An object whose values are all labels is the map A(y): s_k → label. Quotes may be a list, one text, [quote, reason]
 pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may give the place of its quote, as "start"
-and "end". In a list with labels, offsets may stand without a quote. A label in words decides before a number beside it.
-If the object has no feedback, the feedback is the text before the object, or else the text after it.
+and "end", and its category and severity. Who speaks and how much a quote weighs are read from objects of a program or a
+file (`said_about`), never from a text: a model cannot speak for a person. In a list with labels, offsets may stand
+without a quote. A label in words decides before a number beside it. If the object has no feedback, the feedback is the
+text before the object, or else the text after it.
 
 A number may be written as a text. An outcome or score that is no finite number, such as "50%", "8/10", true or NaN,
 makes the critique `unparsable`; a score in words without a digit is none.
@@ -50,7 +52,13 @@ from text2grad.types import Label, Status
 MAX_CHARS = 100_000  # a longer text is `unparsable`: twenty times the longest critique of the paper's prompts
 
 
-class Placed(str):
+class Quote(str):
+    """A quote, and what the critic says about it: attributes of `Span` by name."""
+
+    about: dict[str, Any]
+
+
+class Placed(Quote):
     """A quote with its place [start, end) as the critic gave it; offsets alone are `bare`, with a text "[3, 7]"."""
 
     place: tuple[int, int]
@@ -120,6 +128,9 @@ def parse_critique(text: str) -> ParsedCritique:
             verdict = text[start:end]
             if reading := _first_reading(verdict):
                 parsed = _interpret(reading.value)
+                for quote in (*parsed.positive, *parsed.negative):
+                    for name in ("rater", "source", "weight"):
+                        getattr(quote, "about", {}).pop(name, None)
                 if not parsed.feedback.strip():
                     parsed = replace(parsed, feedback=_prose(reading, verdict))
                 repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
@@ -225,7 +236,8 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
             yield from _entry(entry, label)
     elif isinstance(value, dict) and not (_quote_key(value) or place_of(value)):
         if label is None or not isinstance(value, CutObject):  # a cut object may be a {"reason": ...}
-            yield from ((quote, label or _label([beside])) for quote, beside in value.items())
+            for quote, beside in value.items():
+                yield _with(_reason(beside), quote), label or _label([beside])
     elif _word(value) not in _NOTHING or isinstance(value, dict):
         yield from _entry(value, label)
 
@@ -233,13 +245,16 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
 def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]]:
     """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object.
 
-    An object whose own label, in words, contradicts that of its list has none.
+    An object whose own label, in words, contradicts that of its list has none. What it says about the quote goes with
+    it; behind a quote in a list, that is a text which is no label.
     """
+    about: dict[str, Any] = said_about(entry) if isinstance(entry, dict) else {}
     beside: list[Any] = []  # the values beside the quote, which may hold its label
     place, is_object = place_of(entry), isinstance(entry, dict)
     own = _quote_key(entry, _MORE_QUOTE_KEYS * (not place and len(entry) > 1)) if is_object else None
     if isinstance(entry, list) and entry:
         entry, *beside = entry
+        about = next(filter(None, map(_reason, beside)), {})
         if place:  # behind a quote, or in its place
             beside = beside[2:3] if isinstance(entry, str) else beside[1:2]
     elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
@@ -254,13 +269,44 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
             return
     elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
-        beside = [value]
+        beside, about = [value], _reason(value)
     if place and (_is_whole(entry) or (not isinstance(entry, str) and (is_object or label is None))):
         quote = Placed(entry if isinstance(entry, str) else list(place))
         quote.place, quote.bare = place, not isinstance(entry, str)
         entry = quote
     if _is_whole(entry):
-        yield entry, label or _label(beside)
+        yield _with(about, entry), label or _label(beside)
+
+
+def _with(about: dict[str, Any], quote: str) -> str:
+    """Return a quote with what is said about it."""
+    if about:
+        quote = quote if isinstance(quote, Quote) else Quote(quote)
+        quote.about = about
+    return quote
+
+
+def _reason(beside: Any) -> dict[str, Any]:
+    """Return a text beside a quote as the reason; a label is none."""
+    return {"reason": beside} if _word(beside) not in ("", *_LABELS) and not is_finite(number_of(beside)) else {}
+
+
+def said_about(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an object says about its quote or offsets, as arguments of `Span`: texts, and "weight" as it stands.
+
+    Example:
+        >>> said_about({"quote": "Lyon", "Severity": "major", "comment": "It is Nice.", "annotator": 7})
+        {'reason': 'It is Nice.', 'rater': '7', 'severity': 'major'}
+    """
+    given = {key.casefold(): value for key, value in entry.items()}
+    about = dict[str, Any]()
+    for name, keys in _ABOUT.items():
+        value = next((given[key] for key in keys if given.get(key) is not None), None)
+        if name == "weight" and value is not None:
+            about[name] = number_of(value)
+        elif _word(value) or is_finite(value):
+            about[name] = str(value)
+    return about
 
 
 def place_of(entry: Any) -> tuple[int, int] | None:
@@ -349,14 +395,21 @@ _SPAN_PARTS = {"positive", "negative", "spans"}
 LABEL_KEYS = ("label", "sentiment", "polarity", "score")
 KIND_KEYS = ("labels", "severity", "category", "type", "tag", "entity", "entity_group")
 """Keys of a label that is a tool's own word; a score from 0 to 1 beside one is a probability, and no label."""
+TOOL_KEYS = (*LABEL_KEYS[:-1], *KIND_KEYS)
 QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
 _MORE_QUOTE_KEYS = (  # in an entry with other keys and no place: alone, such a key may be a quoted word
     *("exact", "quoted_text", "selected_text", "span_text", "original", "phrase", "excerpt", "substring", "fragment"),
     *("word", "token", "mention", "string", "content", "value"),
 )
+_ABOUT = {  # an attribute of a span → the keys that give it
+    "reason": ("reason", "explanation", "comment", "note", "why"),
+    "category": ("category", "error_type", "aspect", "type"),
+    "rater": ("rater", "annotator"),
+    **{name: (name,) for name in ("severity", "weight", "source")},
+}
 _PLACE_KEYS = (("start", "begin", "from", "offset", "s"), ("end", "stop", "to", "e"))
 _RANGE_KEYS = ("span", "position", "range", "offsets", "offset", "location", "loc", "indices", "interval")
-_OF_PLACE = re.compile(r"char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key
+_OF_PLACE = re.compile(r"_i\Z|char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key
 _NOTHING = {"", "none", "null", "n/a", "nothing"}
 _LABELS: Mapping[str, Label | None] = {
     **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),

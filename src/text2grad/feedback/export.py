@@ -7,12 +7,13 @@ import io
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from text2grad.errors import DataError, require
 from text2grad.feedback.records import Annotation, annotation_to_json
 from text2grad.files import write_files
-from text2grad.types import LABELS
+from text2grad.types import LABELS, Span
 
 DATA_FILE = "data/train.parquet"
 
@@ -40,7 +41,7 @@ negative spans. {without:,} responses have feedback without spans.
 |---|---|
 | `prompt`, `response` | texts |
 | `critique.feedback` | the critique in words |
-| `critique.spans` | characters [start, end) of the response, "positive" or "negative" |
+| `critique.spans` | characters [start, end) of the response, "positive" or "negative"{further} |
 | `critique.outcome` | a judgement of the whole response, placed on its last token; null if there is none |
 | `critique.status` | ok, repaired, unparsable or timed_out; the last two give δ = 0 |
 | `critique.unmatched` | the critic's quotes that the response does not contain |
@@ -72,16 +73,24 @@ def write_folder(directory: Path, annotations: Sequence[Annotation], *, license:
     data, title = directory / DATA_FILE, directory.resolve().name
     write_files(data.parent, {data.name: _parquet(annotations)})
     labels = Counter(span.label for annotation in annotations for span in annotation.critique.spans)
+    further = _further(annotations)
     card = _CARD.format(
         license=json.dumps(license),
         name=json.dumps(title),
         file=DATA_FILE,
         title=title,
+        further=f"; {', '.join(further)}: null where unknown" if further else "",
         annotations=len(annotations),
         **{label: labels[label] for label in LABELS},
         without=sum(not annotation.critique.spans for annotation in annotations),
     )
     write_files(directory, {"README.md": card.encode()})
+
+
+def _further(annotations: Sequence[Annotation]) -> list[str]:
+    """Return the attributes beyond start, end and label that a span has, in their order."""
+    known = {name for annotation in annotations for span in annotation.critique.spans for name in span.stated}
+    return [each.name for each in fields(Span)[3:] if each.name in known]
 
 
 def _parquet(annotations: Sequence[Annotation]) -> bytes:
@@ -90,7 +99,9 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    span = pa.struct({"start": pa.int64(), "end": pa.int64(), "label": pa.string()})
+    types = {"start": pa.int64(), "end": pa.int64(), "turn": pa.int64(), "weight": pa.float64()}
+    names = ("start", "end", "label", *_further(annotations))
+    span = pa.struct({name: types.get(name, pa.string()) for name in names})
     texts = {"status": pa.string(), "unmatched": pa.list_(pa.string())}
     critique = pa.struct({"feedback": pa.string(), "spans": pa.list_(span), "outcome": pa.float64(), **texts})
     schema = pa.schema({"prompt": pa.string(), "response": pa.string(), "critique": critique})

@@ -6,6 +6,8 @@ always has the same type, so that `datasets` loads the file:
     {"prompt": ..., "response": ..., "critique": {"feedback": ..., "spans": [{"start": 10, "end": 14, "label":
      "negative"}, ...], "outcome": ..., "status": ..., "unmatched": [...]}}
 
+A span also has "turn", "reason", "category", "severity", "weight", "rater" and "source", where they are known.
+
 `critique_from_json` reads it, and what people and models write: quotes under any key that `critique_text` knows
 ("good_spans", "poor_spans", ...) instead of, or beside, spans; the text that a critic wrote; in a line of a file, the
 parts of the critique beside "response".
@@ -19,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from text2grad.errors import DataError
-from text2grad.feedback.critique_text import QUOTE_KEYS, is_finite, parse_critique_object, place_of
+from text2grad.errors import AlignmentError, DataError
+from text2grad.feedback.critique_text import QUOTE_KEYS, is_finite, parse_critique_object, place_of, said_about
 from text2grad.feedback.examples import is_prompt
 from text2grad.feedback.lenient_json import number_of
 from text2grad.feedback.record_files import (
@@ -81,7 +83,7 @@ def critique_to_json(critique: Critique) -> dict[str, Any]:
     """Return a critique as JSON data."""
     return {
         "feedback": critique.feedback,
-        "spans": [{"start": span.start, "end": span.end, "label": span.label} for span in critique.spans],
+        "spans": [span.stated for span in critique.spans],
         "outcome": critique.outcome,
         "status": critique.status,
         "unmatched": list(critique.unmatched),
@@ -105,6 +107,14 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
     if not isinstance(given, dict) or not given:
         raise bad_record(where, f"{_WANTED}; got {shown(given)}")
     _refuse_lost_values(given, where)
+    try:
+        return _critique(given, response, where, match)
+    except AlignmentError as error:  # of a weight
+        raise bad_record(where, str(error)) from error
+
+
+def _critique(given: Object, response: str, where: str, match: Match) -> Critique:
+    """Return the critique of an object, as `critique_from_json`."""
     spans = given.get("spans")
     if not isinstance(spans, list) or not all(map(_is_offsets, spans)):
         return locate_critique(parse_critique_object(given), response, match=match)
@@ -228,10 +238,11 @@ def _is_offsets(entry: Any) -> bool:
 
 
 def _span(entry: Any, response: str, where: str) -> Span:
-    """Return the span of an entry with offsets; a quote beside them must stand there."""
-    place, quote, label = place_of(entry), None, None
+    """Return the span of an entry with offsets, with what it says about it; a quote beside them must stand there."""
+    place, quote, label, turn, about = place_of(entry), None, None, None, dict[str, Any]()
     if isinstance(entry, dict):
-        quote, label = _quote(entry), entry.get("label")
+        quote, label, about = _quote(entry), entry.get("label"), said_about(entry)
+        turn = entry["turn"] if type(entry.get("turn")) is int else None
     elif len(entry) == 3:
         label = entry[2]
     if place is None or label not in LABELS:
@@ -243,7 +254,7 @@ def _span(entry: Any, response: str, where: str) -> Span:
         place = stands
     if not 0 <= place[0] <= place[1] <= len(response):
         raise bad_record(where, f"span {span} does not lie in the response, which has {len(response)} characters")
-    return Span(*place, label)
+    return Span(*place, label, turn, **about)
 
 
 def _quote(entry: Object) -> str | None:

@@ -1,7 +1,8 @@
 """Quotes → spans of the response: the span map A(y) of section 3.3 (arXiv 2505.22338).
 
-In: a response, and the positive and negative quotes of a critic. Out: `Span`s in characters of the response, and the
-quotes that the response does not contain. `critique_from_text` does this for the text of a critique.
+In: a response, and the positive and negative quotes of a critic. Out: `Span`s in characters of the response, with what
+is said about the quotes, and the quotes that the response does not contain. `critique_from_text` does this for the text
+of a critique.
 
 A quote is searched character by character (`match="exact"`) or in normalized form (`match="normalized"`, which also
 finds every exact match, except matches that end inside a letter). The ends of a quote are never guessed: a paraphrase
@@ -93,12 +94,12 @@ def locate_spans(
         if not isinstance(listing.text, Placed):
             groups.setdefault(listing.quote.core, []).append(listing)
         elif interval := finder.place(listing.text, listing.quote.core):
-            spans.add(Span(*interval, listing.label))
+            spans.add(listing.span(*interval))
         else:
             missed.append(listing)
     for core, listings in groups.items():
         for listing, intervals in _share(listings, finder.find(core), occurrences):
-            spans.update(Span(*listing.quote.widen(response, *interval), listing.label) for interval in intervals)
+            spans.update(listing.span(*listing.quote.widen(response, *interval)) for interval in intervals)
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
     return LocatedSpans(tuple(sorted(spans)), tuple(str(listing.text) for listing in missed))
@@ -160,6 +161,10 @@ class _Listing(NamedTuple):
     place: int
     text: str
     quote: _Quote
+
+    def span(self, start: int, end: int) -> Span:
+        """Return its span at a place, with what the critic says about the quote."""
+        return Span(start, end, self.label, **getattr(self.text, "about", {}))
 
 
 def _in_order(

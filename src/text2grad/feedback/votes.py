@@ -7,6 +7,7 @@ about half of the best F1, arXiv 1402.1892).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from text2grad.errors import ConfigError
@@ -19,7 +20,8 @@ def vote(critiques: Sequence[Critique], response: str, *, threshold: float = 0.5
     """Return the majority critique of several critiques, sampled from one model or written by several critics.
 
     A character gets a label if at least a share `threshold` of the critiques give it this label and more give it this
-    label than the other. The feedback is that of the critique whose marks are most similar to the result.
+    label than the other. The feedback is that of the critique whose marks are most similar to the result; a span has
+    reason, rater and so on from the most similar critique that marks part of it with its label.
 
     Args:
         critiques: at least one; failed critiques have no vote.
@@ -49,8 +51,10 @@ def vote(critiques: Sequence[Critique], response: str, *, threshold: float = 0.5
     likeness = [sum(a == b for a, b in zip(given, marks, strict=True)) for given in votes]
     outcomes = [critique.outcome for critique in usable if critique.outcome is not None]
     outcome = sum(outcomes) / len(outcomes) if outcomes else None
-    nearest = usable[likeness.index(max(likeness))]
-    return Critique(nearest.feedback, _spans(marks, response), outcome, nearest.status, nearest.unmatched)
+    ranked = [usable[at] for at in sorted(range(len(usable)), key=lambda at: -likeness[at])]
+    known = [span for critique in ranked for span in critique.spans]
+    spans = tuple(_described(span, known) for span in _spans(marks, response))
+    return Critique(ranked[0].feedback, spans, outcome, ranked[0].status, ranked[0].unmatched)
 
 
 def check_votes(votes: int, threshold: float) -> None:
@@ -80,6 +84,13 @@ def _elected(given: Sequence[Label | None], threshold: float) -> Label | None:
     if positive == negative or max(positive, negative) / len(given) < threshold:
         return None
     return LABELS[0] if positive > negative else LABELS[1]
+
+
+def _described(elected: Span, known: Sequence[Span]) -> Span:
+    """Return an elected span with all that is said about the first known span of its label that overlaps it."""
+    alike = (span for span in known if span.label == elected.label)
+    first = next(span for span in alike if span.start < elected.end and elected.start < span.end)
+    return replace(first, start=elected.start, end=elected.end)
 
 
 def _spans(marks: Marks, response: str) -> tuple[Span, ...]:

@@ -24,7 +24,7 @@ from text2grad.integrations.groups import one_number
 from text2grad.models import check_trl, steps_are_right, stop_ids
 from text2grad.progress import note
 from text2grad.rl import JudgedIds, OutsideJudge
-from text2grad.types import HALF_PAIR, Critique, Example, Span
+from text2grad.types import HALF_PAIR, Critique, Example
 
 _is_async: Callable[[Any], bool] = getattr(grpo_trainer, "is_async_callable", iscoroutinefunction)  # as TRL does
 
@@ -194,10 +194,8 @@ def _of_policy(critique: Critique, tokenizer: Any, ids: Sequence[int], own: Sequ
     offsets = policy_offsets(tokenizer, ids)
     runs = [list(run) for written, run in groupby(range(len(ids)), key=own.__getitem__) if written]
     ranges = [(offsets[run[0]][0], offsets[run[-1]][1]) for run in runs]
-    parts = (
-        (max(span.start, start), min(span.end, end), span.label) for span in critique.spans for start, end in ranges
-    )
-    return replace(critique, spans=tuple(Span(*part) for part in parts if part[0] < part[1]))
+    parts = [(span, max(span.start, first), min(span.end, end)) for span in critique.spans for first, end in ranges]
+    return replace(critique, spans=tuple(replace(span, start=a, end=b) for span, a, b in parts if a < b))
 
 
 def last_places(mask: Tensor) -> Tensor:
@@ -231,7 +229,7 @@ def _anchored(answer: Any, completion: Any, response: str) -> Any:
     if text is None or response.count(text) != 1:
         return replace(answer, spans=(), status="unparsable")  # quotes would have a place
     first = response.find(text)
-    spans = (Span(span.start + first, span.end + first, span.label) for span in answer.spans)
+    spans = (replace(span, start=span.start + first, end=span.end + first) for span in answer.spans)
     return replace(answer, spans=tuple(spans))
 
 

@@ -14,8 +14,11 @@ from torch import Tensor
 from text2grad.align import AlignSettings, response_deltas, step_ends
 from text2grad.config import RewardConfig
 from text2grad.models import TokenBatch, collate
+from text2grad.progress import note
 from text2grad.rl.nl_gradient import at_last_token, at_step_ends, is_last_token
 from text2grad.types import Critique, Rollout
+
+_TOLD = set[str]()  # tables of weights whose names were looked for
 
 
 def token_rewards(
@@ -89,8 +92,24 @@ def rewards_of(
     batch: TokenBatch | None = None,
 ) -> Rewarded:
     """Return the rewards of judged rollouts as [reward] says; None collates them on the CPU."""
+    tell_missing(settings, critiques)
     deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(settings))
     batch = collate(rollouts, pad_id=0) if batch is None else batch  # padding gets no reward
     texts = [rollout.response for rollout in rollouts]
     rewards = token_rewards(settings, deltas, critiques, batch, responses=texts, offsets=offsets)
     return Rewarded(deltas, offsets, batch, rewards)
+
+
+def tell_missing(settings: RewardConfig, critiques: Sequence[Critique]) -> None:
+    """Tell once in a process which names in a table of weights none of the first spans has, such as misspelled ones."""
+    spans = [span for critique in critiques for span in critique.spans]
+    for attribute, weights in settings.weights.items() if spans else ():
+        there = {(getattr(span, attribute) or "").strip().casefold() for span in spans} - {""}
+        missing, table = weights.keys() - there, f"{attribute} {weights}"
+        if missing and table not in _TOLD:
+            note(
+                f"[reward] gives a weight to the {attribute} {', '.join(sorted(missing))}, which none of the first "
+                f"{len(spans)} spans has; there are: {', '.join(sorted(there)) or 'none'}",
+                warning=True,
+            )
+        _TOLD.add(table)

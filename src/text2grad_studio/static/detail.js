@@ -520,6 +520,7 @@ export class Detail {
       const head = line("p");
       head.append(line("strong", `${span.label === "positive" ? "+" : "−"} ${span.label} `), line("q", words));
       item.append(head);
+      if (span.said) item.append(line("p", span.said));
       if (verdict) head.append(line("small", ` ${verdict}`));
       else if (!this.context.readOnly()) {
         const row = line("span", "", "verdicts");

@@ -89,7 +89,10 @@ export class ResponseView {
   suggestions() {
     const spans = (this.record.critique && this.record.critique.spans) || [];
     return spans
-      .map(({ start, end, label }) => ({ start, end, label, id: `critic-${start}-${end}-${label}` }))
+      .map(({ start, end, label, category, severity, rater, reason }) => ({
+        start, end, label, id: `critic-${start}-${end}-${label}`,
+        said: [[category, severity, rater].filter(Boolean).join(" · "), reason].filter(Boolean).join(": "),
+      }))
       .filter(span => span.end > span.start);
   }
 

@@ -286,3 +286,45 @@ def test_spans_of_argilla_behind_an_emoji_are_losses_since_nothing_tells_their_u
     assert behind.losses == (Loss(NOT_JUDGED), Loss(UNCLEAR, "poor [3, 7]"))
     with pytest.raises(DataError, match=r'"span\.responses" has 0 answers of 1 users, 0 statuses'):
         one(tmp_path, "argilla", {"response": "a", "span.responses": [], "span.responses.users": ["u"]})
+
+
+def said(made: Annotation | Example) -> list[tuple[str | None, ...]]:
+    """Return what each span says: category, severity, reason, rater and source."""
+    assert isinstance(made, Annotation)
+    return [(s.category, s.severity, s.reason, s.rater, s.source) for s in made.critique.spans]
+
+
+def test_spans_of_label_studio_say_label_note_and_annotator() -> None:
+    fair, *_ = read_source(DATA / "label_studio_1.23.2.json", format="label_studio")
+    assert said(fair) == [  # poor and good say the sign alone; annotator 1
+        (None, None, None, "1", "label_studio"),
+        (None, None, "It is in Nice.", "1", "label_studio"),
+        *[(None, None, None, "1", "label_studio")] * 3,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("who", "rater"), [({"id": 3, "email": "ann@example.org"}, "ann@example.org"), ({"id": 3}, "3"), (None, None)]
+)
+def test_a_choice_of_the_severity_and_a_label_of_ones_own_go_with_the_region(
+    tmp_path: Path, who: Any, rater: str | None
+) -> None:
+    marked = {**region(10, 14, "Fact", text="Lyon"), "id": "a"}
+    severity = {"type": "choices", "id": "a", "from_name": "severity", "value": {"choices": ["major"]}}
+    path = tmp_path / "in.json"
+    record = task(marked, severity, region(0, 1, "Fact"))
+    record["annotations"][0]["completed_by"] = who
+    path.write_text(json.dumps([record]))
+    (read,) = read_source(path, format="label_studio", labels={"Fact": "negative"})
+    assert said(read) == [
+        ("Fact", None, None, rater, "label_studio"),
+        ("Fact", "major", "severity: major", rater, "label_studio"),
+    ]
+
+
+def test_spans_of_argilla_say_label_and_user() -> None:
+    records = json.loads((DATA / "argilla_2.8.0_flat.json").read_text("utf-8"))
+    user = records[0]["span.responses.users"][0]
+    first, *_ = read_source(DATA / "argilla_2.8.0_flat.json", format="argilla")
+    assert said(first) == [(None, None, None, user, "argilla")] * 2
+    assert [span.label for span in first.critique.spans] == ["negative", "positive"]  # type: ignore[union-attr]

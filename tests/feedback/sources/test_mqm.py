@@ -206,3 +206,37 @@ def test_cells_of_a_table_of_mqm_may_be_quoted_as_in_csv(tmp_path: Path) -> None
     words = 'Style (Minor): "\\"spät\\""'
     said = Critique(words, (Span(13, 19, "negative"),))
     assert read.made == Annotation('He called it "late".', 'Er nannte es "spät".', said)
+
+
+def test_the_spans_of_mqm_say_category_severity_and_rater(tmp_path: Path) -> None:
+    first, _ = items(tmp_path, mqm(start=10, end=14, category="Accuracy", severity="major"))
+    said = {"category": "Accuracy", "severity": "major", "rater": "r1", "source": "mqm"}
+    assert isinstance(first.made, Annotation)
+    assert [span.stated for span in first.made.critique.spans] == [
+        {"start": 10, "end": 14, "label": "negative", **said}
+    ]
+    (bare, _) = items(tmp_path, mqm(start=10, end=14, category=""))
+    assert isinstance(bare.made, Annotation)
+    (span,) = bare.made.critique.spans
+    assert (span.category, span.severity, span.rater) == (None, None, "r1")
+
+
+def test_all_of_mqm_has_its_categories_severities_and_raters() -> None:
+    path = SHARED / "data" / "mqm_ted_ende" / "segments.jsonl"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/mqm_ted_ende, which is not part of the project")
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    marked = Counter(
+        (rater, error["category"], error["severity"], error["start"], error["end"])
+        for record in records
+        for rater, errors in record["ratings"].items()
+        for error in errors
+        if error["start"] is not None and error["side"] == "target"
+    )
+    read = Counter(
+        (span.rater, span.category, span.severity, span.start, span.end)
+        for made in read_source(path, format="mqm")
+        if isinstance(made, Annotation)
+        for span in made.critique.spans
+    )
+    assert (read.total(), (marked - read).total(), (read - marked).total()) == (800, 1, 0)  # one was marked twice

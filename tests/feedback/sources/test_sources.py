@@ -720,3 +720,131 @@ def test_bad_records_are_handed_over_and_an_account_names_the_first_losses(tmp_p
     told = account_for([*found, Item(ANNOTATION, (Loss("odd", "3"),), where="x")])
     assert (told.annotations, told.examples, told.spans) == (1, 5, Counter(negative=1))
     assert told.losses == {NOT_JUDGED: 5, "odd": 1}
+
+
+# What the spans say.
+
+
+def stated(made: Annotation | Example) -> list[dict[str, Any]]:
+    assert isinstance(made, Annotation)
+    return [span.stated for span in made.critique.spans]
+
+
+def test_spans_of_fine_grained_rlhf_say_type_and_explanation(tmp_path: Path) -> None:
+    (judged,) = people(qa_file(tmp_path, QA_RECORD))
+
+    def of(kind: str, reason: str) -> dict[str, str]:
+        return {"label": "negative", "reason": reason, "category": kind, "source": "qa_feedback"}
+
+    assert stated(judged) == [
+        {"start": 0, "end": 3, **of("Wrong-Grounding", 'see "Bob sang it." (Songs)')},
+        {"start": 13, "end": 31, **of("Redundant", 'said before: "Ann sang it."')},
+    ]
+
+
+def test_all_spans_of_fine_grained_rlhf_have_their_type() -> None:
+    path = shared("qa_feedback/feedback.json")
+    errors = [e for record in json.loads(path.read_text("utf-8")) for e in record["feedback"]["errors"]]
+    spans = [span for made in people(path) for span in made.critique.spans]
+    assert Counter(span.category for span in spans) == Counter(error["error type"] for error in errors)
+    assert sum(span.reason is not None for span in spans) == sum(bool(e["explanation"].strip()) for e in errors)
+
+
+@pytest.mark.parametrize(
+    ("entry", "more"),
+    [
+        ([10, 14, "Fact"], {"category": "Fact"}),
+        (["Lyon", "Fact"], {"category": "Fact"}),
+        (["Lyon", 10, 14, "Fact"], {"category": "Fact"}),
+        ({"start": 10, "end": 14, "labels": ["Fact"]}, {"category": "Fact"}),
+        ({"start": 10, "end": 14, "label": "Fact", "category": "Place"}, {"category": "Place"}),
+        ({"text": "Lyon", "start": 10, "end": 14, "severity": "Fact", "confidence": 1}, {"severity": "Fact"}),  # XCOMET
+        ({"start": 10, "end": 14, "label": "bad", "rater": "bob", "weight": 0.5}, {"rater": "bob", "weight": 0.5}),
+        ([10, 14, "negative"], {}),
+    ],
+)  # fmt: skip
+def test_spans_of_a_table_say_what_their_entries_say(tmp_path: Path, entry: Any, more: dict[str, Any]) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": [entry]}
+    (item,) = items(tmp_path, "table", record, labels={"Fact": "negative"})
+    assert stated(item.made) == [{"start": 10, "end": 14, "label": "negative", **more}]
+    assert item.losses == ()
+
+
+def test_columns_of_a_record_hold_for_all_its_spans_that_say_nothing_else(tmp_path: Path) -> None:
+    spans = [[0, 1, "positive"], {"start": 10, "end": 14, "label": "negative", "rater": "bob"}]
+    record = {
+        "prompt": "Where?",
+        "response": LYON,
+        "spans": spans,
+        "rater": 7,
+        "severity": "minor",
+        "category": "travel",
+    }
+    (plain,) = items(tmp_path, "table", record)
+    assert stated(plain.made) == [
+        {"start": 0, "end": 1, "label": "positive", "severity": "minor", "rater": "7"},
+        {"start": 10, "end": 14, "label": "negative", "severity": "minor", "rater": "bob"},
+    ]
+    assert plain.unread == ("category",)  # perhaps of the prompt, as nobody says what it is of
+    (mapped,) = items(tmp_path, "table", record, columns={"category": "category", "rater": "severity"})
+    assert [entry["category"] for entry in stated(mapped.made)] == ["travel"] * 2
+    assert [entry["rater"] for entry in stated(mapped.made)] == ["minor", "bob"]
+    (unmarked,) = items(tmp_path, "table", {**record, "spans": []})
+    assert unmarked.unread == ("rater", "severity", "category")
+
+
+def test_the_span_annotations_of_wmt_are_a_table(tmp_path: Path) -> None:
+    """Keys as in `wmt24_esa.jsonl` of github wmt-conference/ErrorSpanAnnotation; an omission has no place."""
+    marks = [
+        {"start_i": 10, "end_i": 14, "severity": "major"},
+        {"start_i": 0, "end_i": 1, "severity": "minor"},
+        {"start_i": "missing", "end_i": "missing", "severity": "minor"},
+    ]
+    record = {"src": "Wo?", "tgt": LYON, "esa_spans": marks, "esa_score": 70, "annotator": "ann"}
+    columns = {"prompt": "src", "response": "tgt", "spans": "esa_spans", "outcome": "esa_score", "rater": "annotator"}
+    (item,) = items(tmp_path, "table", record, columns=columns, labels={"major": "negative", "minor": "negative"})
+    assert stated(item.made) == [
+        {"start": 0, "end": 1, "label": "negative", "severity": "minor", "rater": "ann"},
+        {"start": 10, "end": 14, "label": "negative", "severity": "major", "rater": "ann"},
+    ]
+    assert isinstance(item.made, Annotation)
+    assert item.made.critique.outcome == 70.0
+    assert [loss.reason for loss in item.losses] == [NO_LABEL]
+
+
+def test_marks_of_experts_on_long_answers_are_a_table(tmp_path: Path) -> None:
+    """HaluQuestQA, with the marks of each answer in a record: aspect, reason and rater of every mark are kept."""
+    records = [json.loads(line) for line in shared("haluquestqa/answers.jsonl").read_text("utf-8").splitlines()]
+    aspects = ("factuality", "irrelevance", "incomplete_ans")
+    labels = {**dict.fromkeys(aspects, "negative"), "reference_example": "positive"}
+    lines, marks = list[dict[str, Any]](), list[dict[str, Any]]()
+    for record in records[:60]:
+        for side in ("answer1", "answer2"):
+            own = [
+                m for m in record["annotations"] if m["target"] == side and m.get("match") in ("exact", "normalised")
+            ]
+            places = {(m["start"], m["end"], labels[m["aspect"]]): m for m in reversed(own)}
+            marks += places.values()  # of marks at one place the first
+            spans = [{**m, "span": m["span_text"], "label": m["aspect"]} for m in own]
+            line = {"prompt": record["question"], "response": record[side], "spans": spans}
+            lines += [{**line, "annotator": record["annotator"]}] if spans else []
+    found = items(tmp_path, "table", *lines, columns={"rater": "annotator"}, labels=labels)
+    spans = [span for item in found if isinstance(item.made, Annotation) for span in item.made.critique.spans]
+    read = {(span.category, span.reason) for span in spans}
+    assert len(spans) > 100
+    assert read == {(mark["aspect"], mark["reason"]) for mark in marks if mark["reason"].strip()}
+    assert {span.rater for span in spans} <= {record["annotator"] for record in records}
+
+
+def test_reasons_and_annotators_of_faithbench_are_read_as_a_table(tmp_path: Path) -> None:
+    path = shared("faithbench/samples.jsonl")
+    columns = {"prompt": "source", "response": "summary", "spans": "annotations"}
+    labels = {"Unwanted": "negative", "Unwanted.Intrinsic": "negative", "Unwanted.Extrinsic": "negative"}
+    options = Options(columns, labels | dict.fromkeys(("Benign", "Questionable"), "ignore"))
+    spans = [s for item in read_items(path, "table", options) if isinstance(item.made, Annotation)
+             for s in item.made.critique.spans]  # fmt: skip
+    marks = [m for line in path.read_text("utf-8").splitlines() for m in json.loads(line)["annotations"]]
+    known = {(m["start"], m["end"], m["annotator"], m["note"] or None) for m in marks}
+    assert len(spans) > 500
+    assert {(s.start, s.end, s.rater, s.reason) for s in spans} <= known
+    assert {s.category for s in spans} == set(labels)

@@ -366,3 +366,30 @@ def test_colour_is_not_the_only_sign_of_a_reward() -> None:
     assert "wavy" not in positive[1]
     for name in [sign + level for sign in "pn" for level in "1234"]:
         assert f".{name} {{ background: var(--{name}); }}" in css
+
+
+def test_pointing_at_a_token_shows_what_is_said_about_its_spans() -> None:
+    spans = [
+        {
+            "start": 3,
+            "end": 7,
+            "label": "negative",
+            "category": "Fact",
+            "severity": "major",
+            "rater": "a<b",
+            "reason": EVIL,
+        },
+        {"start": 5, "end": 9, "label": "positive", "reason": "So."},
+        {"start": 0, "end": 2, "label": "positive"},
+    ]
+    record = {
+        "response": "in Lyon on",
+        "offsets": [[0, 2], [2, 7], [7, 10]],
+        "delta": [1.0, -1.0, 1.0],
+        "critique": {"spans": spans},
+    }
+    page = rollouts_page("x", [record])
+    titles = [token.attributes["title"] for token in tokens(Page(page))]
+    negative = f"negative: Fact · major · a<b: {EVIL}"
+    assert titles == ["δ 1", f"δ -1\n{negative}\npositive: So.", "δ 1\npositive: So."]
+    assert "<script>alert" not in page

@@ -6,7 +6,7 @@ annotation cannot hold is a `Loss`, which is counted and reported with its reaso
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
 
@@ -140,14 +140,15 @@ class Row:
             raise self.bad(f"{name} is an object, got {shown(record)}")
         return Row(self.where, record, self.options)
 
-    def span(self, start: Any, end: Any, label: Label, response: str) -> Span:
-        """Return a span; raise an error if it is empty or not inside the response."""
+    def span(self, start: Any, end: Any, label: Label, response: str, **about: Any) -> Span:
+        """Return a span, with what is said about it; raise an error if it is empty or not inside the response."""
         if not (type(start) is type(end) is int and 0 <= start < end <= len(response)):
             raise self.bad(
                 f"span [{shown(start)}, {shown(end)}] does not lie in the response, which has {len(response)} "
                 "characters"
             )
-        return Span(start, end, label)
+        texts: dict[str, Any] = {name: str(said).strip() or None for name, said in about.items() if said is not None}
+        return Span(start, end, label, **texts)
 
     def meaning(self, label: str) -> Meaning:
         """Return what a label means; raise an error if nobody said it."""
@@ -191,6 +192,11 @@ class Source:
     gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
 
 
+def own_word(label: str) -> str | None:
+    """Return a label as the category of a span; None for a plain one, such as "poor", which says the sign alone."""
+    return None if _folded(label) in PLAIN_LABELS else label.strip()
+
+
 def _folded(label: str) -> str:
     return normalize("NFC", label.strip().lower()).removesuffix(".0")  # pandas writes stars beside an empty cell as 4.0
 
@@ -221,6 +227,10 @@ class Draft:
             self.lose(MARKED_TWICE, line)
         else:
             self.spans.append(place)
+
+    def mark(self, place: Span, label: str, meaning: Label, reason: str) -> None:
+        """Add a span, whose category is its label in the source."""
+        self.spans.append(replace(place, label=meaning, category=own_word(label), reason=reason or None))
 
     def item(self, *losses: Loss) -> Item:
         """Return the annotation, with further losses of its record; each span is there once and in order.

@@ -30,7 +30,7 @@ def read_mqm(row: Row) -> Iterator[Item]:
         raise row.bad(f'"{row.name("ratings")}" must map each rater to a list of errors')
     if not ratings:
         yield unjudged(source, target)
-    for errors in ratings.values():
+    for rater, errors in ratings.items():
         draft = Draft(source, target)
         for error in errors:
             severity = str(error.get("severity")).lower() if isinstance(error, dict) else ""
@@ -39,11 +39,11 @@ def read_mqm(row: Row) -> Iterator[Item]:
             elif severity in _NO_ERROR and error.get("start") is None:
                 draft.lines.append("")
             else:
-                draft.blame(*_translation_error(row, error, source, target))
+                draft.blame(*_translation_error(row, error, source, target, rater))
         yield draft.item()
 
 
-def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:
+def _translation_error(row: Row, error: object, source: str, target: str, rater: str) -> tuple[str, Span | None]:
     """Return an error in words, and its span in the target; None if it has no span there."""
     if not isinstance(error, dict) or error.get("side") not in _SIDES:
         raise row.bad('an error is an object with a "side", which is "source" or "target"')
@@ -51,7 +51,8 @@ def _translation_error(row: Row, error: object, source: str, target: str) -> tup
     if error.get("start") is None:
         return kind, None
     text = source if error["side"] == "source" else target
-    place = row.span(error["start"], error.get("end"), "negative", text)
+    about = {"category": error.get("category"), "severity": error.get("severity"), "rater": rater}
+    place = row.span(error["start"], error.get("end"), "negative", text, **about)
     quote = quoted(text[place.start : place.end])
     return (f"{kind}: {quote}", place) if error["side"] == "target" else (f"{kind}, of the source: {quote}", None)
 

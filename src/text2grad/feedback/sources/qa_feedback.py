@@ -6,6 +6,7 @@ the passages: a line of feedback without a span. Passages count from 1; sentence
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from text2grad.feedback.sources.base import Draft, Item, Row
@@ -23,7 +24,9 @@ def read_qa_feedback(row: Row) -> Iterator[Item]:
         for error in feedback["errors"]:
             place = row.span(error["start"], error["end"], "negative", prediction)
             quote = _shortened(prediction[place.start : place.end])
-            draft.blame(f'{error["error type"]}: "{quote}"{_reason(error["explanation"], passages)}', place)
+            kind, reason = error["error type"], _reason(error["explanation"], passages)
+            line = f'{kind}: "{quote}"{f" – {reason}" if reason else ""}'
+            draft.blame(line, replace(place, category=kind, reason=reason or None))
         for fact in missing:
             draft.blame(f"{fact['error type']}: {_cited(fact, passages)}", None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -36,8 +39,8 @@ def _reason(explanation: str, passages: Sequence[Sequence[str]]) -> str:
     if not explanation.strip():
         return ""
     if not explanation.startswith("{"):
-        return f' – said before: "{_shortened(explanation)}"'
-    return f" – see {_cited(json.loads(explanation), passages)}"
+        return f'said before: "{_shortened(explanation)}"'
+    return f"see {_cited(json.loads(explanation), passages)}"
 
 
 def _cited(place: Mapping[str, Any], passages: Sequence[Sequence[str]]) -> str:

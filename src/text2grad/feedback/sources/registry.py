@@ -76,17 +76,21 @@ def read_items(
 
     def read(entry: Entry, record: Object) -> list[Item]:
         items = source.read(Row(entry.where, record, options))
-        return [_charged(item._replace(where=entry.where), options.missing_outcome) for item in items]
+        origin = None if format == "table" else format  # a table may be our own
+        return [_finished(item._replace(where=entry.where), origin, options.missing_outcome) for item in items]
 
     for items in read_each(path, source.gather(read_entries(path, split=split)), read, limit=limit, on_bad=on_bad):
         yield from items
 
 
-def _charged(item: Item, missing_outcome: float | None) -> Item:
-    """Return an item with `missing_outcome` added to its outcome for each error that has no place in the response."""
-    missing = sum(loss.reason in (NO_PLACE, ADDED) for loss in item.losses)
-    if missing_outcome is None or not missing or not isinstance(item.made, Annotation):
+def _finished(item: Item, origin: str | None, missing_outcome: float | None) -> Item:
+    """Return an item whose spans name their source; `missing_outcome` is added for each error without a place."""
+    if not isinstance(item.made, Annotation):
         return item
     critique = item.made.critique
-    outcome = (critique.outcome or 0.0) + missing_outcome * missing
-    return item._replace(made=item.made._replace(critique=replace(critique, outcome=outcome)))
+    spans = tuple(replace(span, source=origin) if origin else span for span in critique.spans)
+    missing, outcome = sum(loss.reason in (NO_PLACE, ADDED) for loss in item.losses), critique.outcome
+    if missing and missing_outcome is not None:
+        outcome = (outcome or 0.0) + missing_outcome * missing
+    critique = replace(critique, spans=spans, outcome=outcome)
+    return item._replace(made=item.made._replace(critique=critique))

@@ -8,7 +8,9 @@ and `datasets` write them; empty cells are missing values; the prompt of an anno
 the columns that an annotation cannot hold.
 
 Entries of "spans" may have labels of the source, as those of doccano, Prodigy, Label Studio and XCOMET, in any key of
-`LABEL_KEYS` and `KIND_KEYS`. A record that Prodigy's "answer" rejects or ignores is an example.
+`TOOL_KEYS`; a label that is the source's own word is the category of its span. The columns "rater" and
+"severity", and "category" if a mapping names it, hold for all spans of the record that say nothing else. A record that
+Prodigy's "answer" rejects or ignores is an example.
 """
 
 import re
@@ -17,16 +19,17 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import KIND_KEYS, LABEL_KEYS, QUOTE_KEYS, parse_critique_object, place_of
+from text2grad.feedback.critique_text import QUOTE_KEYS, TOOL_KEYS, parse_critique_object, place_of, said_about
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
-from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row, own_word
 from text2grad.feedback.words import words_of
 from text2grad.types import Critique, Example, Span
 
-COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests")
+OF_ALL = ("rater", "severity", "category")  # columns that all spans of a record share
+COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests", *OF_ALL)
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
 NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
@@ -43,7 +46,6 @@ CHAT_JOINED = (
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LABEL_KEYS = (*LABEL_KEYS[:-1], *KIND_KEYS)
 _LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 _FLAT = "critique."
@@ -89,8 +91,11 @@ def read_table(row: Row) -> Iterator[Item]:
     else:
         losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
         losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
+    of_all = {key: record.get(key) for key in OF_ALL if key != "category" or key in row.options.columns}
+    about = said_about(of_all) if critique.spans else {}
+    critique = replace(critique, spans=tuple(Span(**about | span.stated) for span in critique.spans))
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
-    known = {"", "prompt", "response", *used, *(["answer"] if answer == "accept" else [])}
+    known = {"", "prompt", "response", *used, *about, *(["answer"] if answer == "accept" else [])}
     unread = tuple(row.name(key) for key in record if key not in known)
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
 
@@ -117,7 +122,7 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
     """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
     at: Any = None  # the place of the label
     if isinstance(entry, dict):
-        at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
+        at = next((key for key in TOOL_KEYS if entry.get(key) is not None), None)
     elif isinstance(entry, list) and entry:  # behind a quote, offsets, or both
         at = isinstance(entry[0], str) + 2 * (place_of(entry) is not None)
     if at is None or (isinstance(entry, list) and len(entry) <= at):
@@ -133,7 +138,17 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
         elif not isinstance(meaning, str):
             yield entry
         else:
-            yield {**entry, "label": meaning} if isinstance(entry, dict) else [*entry[:at], meaning]
+            yield _labelled(entry, at, meaning, own_word(str(label)))
+
+
+def _labelled(entry: Any, at: Any, meaning: str, word: str | None) -> Object:
+    """Return an entry with our label, and its own word for it as the category unless it stands under another key."""
+    if isinstance(entry, list):
+        quote = {"text": entry[0]} if isinstance(entry[0], str) else {}
+        entry = quote | dict(zip(("start", "end"), place_of(entry) or (), strict=False))
+    elif at == "severity" or "category" in said_about(entry):
+        word = None
+    return {**entry, "label": meaning} | ({"category": word} if word else {})
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:

@@ -32,12 +32,12 @@ UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say:
 
 
 def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "") -> None:
-    """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
+    """Add a marked text as a span, whose category is its label, and a line: `Error: "Lyon" – She lives in Nice.`."""
     line = f"{label}: {quoted(draft.response[place.start : place.end])}{f' – {note}' if note else ''}"
     if meaning == "ignore":
         draft.lose(IGNORED, line)
     else:
-        draft.spans.append(Span(place.start, place.end, meaning))
+        draft.mark(place, label, meaning, note)
         draft.lines.append(line)
 
 
@@ -109,12 +109,15 @@ def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
 def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Draft:
     """Return the annotation of one annotator."""
     draft = _empty_draft(task)
-    regions, notes = list[Object](), dict[Any, list[str]]()
+    regions, notes, severities = list[Object](), dict[Any, list[str]](), dict[Any, str]()
+    who = annotation.get("completed_by")
+    rater = who.get("email") or who.get("id") if isinstance(who, dict) else who
     for result in _objects(task, annotation.get("result")):
         kind, value, name = result.get("type"), result.get("value") or {}, str(result.get("to_name"))
         said = [text for text in _texts(value.get("text")) if text.strip()] if kind == "textarea" else []
         if kind == "choices" and (chosen := _texts(value.get("choices"))):
             said = [f"{result.get('from_name')}: {', '.join(chosen)}"]
+            severities |= {result.get("id"): chosen[0]} if result.get("from_name") == "severity" else {}
         notes.setdefault(result.get("id"), []).extend(said)
         if kind == "labels" and name in other_tags:
             draft.lose(other_tags[name], f"{name}: {shown(value.get('text'))}")
@@ -127,9 +130,11 @@ def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Dr
     marks = {region.get("id") for region in regions} - {None}
     for region in regions:
         said = notes[region.get("id")] if region.get("id") in marks else []
+        about = {"rater": rater, "severity": severities.get(region.get("id") or "")}
+        place = _place(task, region["value"], draft.response, **about)
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            _mark(draft, label, _place(task, region["value"], draft.response), task.meaning(label), note)
+            _mark(draft, label, place, task.meaning(label), note)
     draft.lines.extend(text for name, said in notes.items() if name not in marks for text in said)
     return draft
 
@@ -139,14 +144,14 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [text for text in value or [] if isinstance(text, str)]
 
 
-def _place(row: Row, value: Object, response: str) -> Span:
-    """Return the span of a region, checked against its quoted text."""
+def _place(row: Row, value: Object, response: str, **about: Any) -> Span:
+    """Return the span of a region, checked against its quoted text, with what is said about it."""
     quote, place = value.get("text"), place_of(value)
     if not isinstance(quote, str) or place is None:
-        return row.span(value.get("start"), value.get("end"), "negative", response)
+        return row.span(value.get("start"), value.get("end"), "negative", response, **about)
     if (stands := stands_at(response, quote, *place)) is None:
         raise row.bad(f"region {list(place)} quotes {shown(quote)}, which is not what stands there")
-    return row.span(*stands, "negative", response)
+    return row.span(*stands, "negative", response, **about)
 
 
 def read_argilla(row: Row) -> Iterator[Item]:
@@ -166,11 +171,12 @@ def read_argilla(row: Row) -> Iterator[Item]:
             if status in ("draft", "discarded"):
                 losses.append(Loss(UNSUBMITTED, f"{status}: {shown(value)}"))
             else:
-                _answer(row, drafts.setdefault(user, _empty_draft(row)), name.removesuffix(".responses"), value)
+                draft = drafts.setdefault(user, _empty_draft(row))
+                _answer(row, draft, name.removesuffix(".responses"), value, user)
     yield from _items(row, list(drafts.values()), losses)
 
 
-def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
+def _answer(row: Row, draft: Draft, question: str, value: Any, user: Any) -> None:
     """Add an answer to the annotation of its user."""
     if isinstance(value, str) and value.strip():
         draft.lines.append(value.strip())
@@ -183,6 +189,6 @@ def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
             elif place and len(set(readings(draft.response, *place))) > 1:
                 draft.lose(UNCLEAR, f"{label} [{start}, {end}]")
             else:
-                _mark(draft, label, row.span(start, end, meaning, draft.response), meaning)
+                _mark(draft, label, row.span(start, end, meaning, draft.response, rater=user), meaning)
     else:
         draft.lose("answers that are neither spans nor words", f"{question}: {shown(value)}")

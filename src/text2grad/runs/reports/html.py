@@ -5,7 +5,7 @@ network and no script: it contains style and pictures. Texts of models, critics 
 security policy blocks every script and every other style.
 
 The colour of a token is its δ: teal with a straight underline if positive, vermilion with a wavy underline if negative,
-in four strengths. Pointing at a token shows its numbers.
+in four strengths. Pointing at a token shows its numbers, and what is said about its spans.
 """
 
 import math
@@ -122,6 +122,7 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
         columns: the numbers that a browser shows of the token at which a reader points.
     """
     text, offsets = record["response"], record.get("offsets", ())
+    spans = [span for span in (record.get("critique") or {}).get("spans", ()) if said_of(span)]
     shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
     shown, html, done = signs(text), "", 0
     for t, (start, end) in enumerate(offsets):
@@ -129,11 +130,20 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
         look = strength(shades[t] or 0.0) + _kind(text[begin:end], shares=start < end)
         numbers = {name: record[name][t] for name in columns if name in record}
         title = " · ".join(f"{COLUMNS[name].name} {n:.4g}" for name, n in numbers.items() if n is not None)
+        said = [said_of(span) for span in spans if span["start"] < end and start < span["end"]]
+        title = _escaped(signs("\n".join(filter(None, (title, *said)))))
         html += (
             f'{_escaped(shown[done:start])}<span class="t{look}" title="{title}">{_escaped(shown[begin:end])}</span>'
         )
         done = max(done, end)
     return html + _escaped(shown[done:])
+
+
+def said_of(span: Mapping[str, Any]) -> str:
+    """Return what is said about a span of a record, such as "negative: Fact · ann: It is Nice."; "" if nothing is."""
+    about = " · ".join(str(span[name]) for name in ("category", "severity", "rater") if span.get(name))
+    said = ": ".join(part for part in (about, str(span.get("reason") or "")) if part)
+    return f"{span['label']}: {said}" if said else ""
 
 
 def _kind(own: str, *, shares: bool) -> str:
