@@ -3,7 +3,7 @@ from .annotation_items import (
     annotated_examples as annotated_examples,
     items_of as items_of,
 )
-from .attribution import Explanation as Explanation, explain as explain
+from .attribution import explain as explain
 from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .lesson import give_lesson as give_lesson
