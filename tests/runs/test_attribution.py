@@ -1,7 +1,9 @@
 """The shares of critiques in what a phrase became, beside the measured change and beside runs without them."""
 
 import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +15,13 @@ from places import ROOT
 from task_texts import texts_of
 from text2grad.cli.__main__ import main
 from text2grad.config import load_recipe
+from text2grad.errors import DataError
 from text2grad.runs import attribution
 from text2grad.runs.attribution import explain
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Example
 
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")
 SETTINGS = (
@@ -110,5 +114,16 @@ def test_a_phrase_that_no_response_has_begins_the_answer_to_a_prompt(
     assert main(["why", str(parent), "The fair", "--prompt", "Who came?", "--most", "2"]) == 0
     told = capsys.readouterr().out
     assert "log p of the phrase, 1 place:" in told
-    assert told.count("2:3") == 1
+    assert len(re.findall(r"^ *2:3 ", told, re.MULTILINE)) == 1
     assert "I like that." in told
+
+
+def test_a_place_of_a_phrase_is_its_own_tokens_after_all_that_stands_before() -> None:
+    """Characters 3 to 10 of "in Lyon on Friday" are in the tokens " Lyon" and " on"."""
+    record = {"prompt": "Where?", "response": "in Lyon on Friday", "ids": [5, 6, 7, 8]}
+    record["offsets"] = [[0, 2], [2, 7], [7, 10], [10, 17]]
+    trainer: Any = SimpleNamespace(examples=[Example("Where?")], prompt_ids=[(1, 2)])
+    (place,) = attribution._contexts(trainer, {0: [record, record]}, "Lyon on", None)
+    assert (place.prompt_ids, place.response_ids) == ((1, 2, 5), (6, 7))
+    with pytest.raises(DataError, match="no response of the run contains 'Lyon on'"):
+        attribution._contexts(trainer, {0: []}, "Lyon on", None)

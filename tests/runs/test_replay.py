@@ -74,7 +74,13 @@ def test_without_a_rater_it_is_the_run_that_never_heard_this_rater(start: Path, 
     assert weights_apart(out, never) == 0 < weights_apart(out, parent)
     lineage = json.loads((out / "lineage.json").read_bytes())
     assert (lineage["parent"], lineage["first"], lineage["without"]["raters"]) == (str(parent), 0, ["ann"])
-    assert (out / "comparison" / "compare.html").exists()
+    lines = (out / "rollouts" / "00000.jsonl").read_text().splitlines()
+    marks = sum(len(json.loads(line)["critique"]["spans"]) for line in lines)
+    assert (lineage["raters"], lineage["categories"]) == ({"bob": marks}, {"fact": marks})
+    assert lineage["marks"] == {"positive": marks}
+    assert lineage["feedback"].keys() == {"model.path", "prompts", "held-out prompts"}
+    compared = json.loads((out / "comparison" / "compare.json").read_bytes())
+    assert list(compared["methods"]) == ["parent", "again"], "equal settings, and still two methods"
 
 
 class WithoutOne(Text2GradTrainer):
@@ -105,7 +111,10 @@ def test_without_a_critique_it_goes_on_from_the_checkpoint_before_and_asks_for_n
     assert ours[19]["critique"]["spans"] == []
 
 
-def test_the_critic_is_not_asked_about_the_same_responses(parent: Path, tmp_path: Path) -> None:
+def test_the_critic_is_not_asked_about_the_same_responses(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KnownCritiques, "_key", lambda _, *key: key)  # as where the critic learned on the way
     out = tmp_path / "again"
     Raters.asked = 0
     assert main(["without", str(parent), "--category", "style", "--same-responses", "--out", str(out)]) == 0

@@ -278,7 +278,8 @@ def _token_shares(trainer: Recorded, update: Update, weights: Weights, along: We
     if part.kl_coef:
         loss = loss + part.kl_coef * kl_loss(logp, part.scores.logp_ref, mask, of_tokens, token_count=count)
     (derivative,) = torch.autograd.grad(loss, logp)
-    return -derivative * update.scale * (1 - ADAM_BETAS[0]) * slope
+    nats: Tensor = -derivative * update.scale * (1 - ADAM_BETAS[0]) * slope
+    return nats
 
 
 def _log_p(trainer: Recorded, batch: Any, places: int) -> float:

@@ -5,7 +5,7 @@ random numbers. Where a response to a prompt has the parent's words, it gets the
 for others only. What is left out is taken from each critique before δ is made of it. So the result is, bit for bit,
 that of a run that never had it (same machine and threads, critiques that follow from prompt and response).
 
-lineage.json, beside run.json, names the parent, what was left out, and the step from which it made a difference.
+lineage.json names the parent, what was left out, and the step from which it made a difference.
 """
 
 import json
@@ -19,13 +19,13 @@ from typing import Any
 from text2grad.config import Recipe, all_checkpoints, latest_checkpoint, recipe_of_run
 from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.feedback import Critic, critique_from_json
-from text2grad.files import published, readable, to_json
+from text2grad.files import published, to_json
 from text2grad.models import make_rollouts
 from text2grad.progress import note
 from text2grad.rl import RunLog, Text2GradTrainer, chosen_examples
 from text2grad.runs.evaluations import DIRECTORY as EVALUATIONS
+from text2grad.runs.lineage import LINEAGE, read_lineage
 from text2grad.runs.recipe_run import run_recipe
-from text2grad.runs.run_comparison import LINEAGE
 from text2grad.types import Critique, Example, Rollout
 
 Steps = Mapping[int, Sequence[Mapping[str, Any]]]  # the records of the responses of each step, by number
@@ -151,9 +151,8 @@ def make_without(parent: Path, out: Path, left_out: LeftOut, *, same_responses: 
     lineage: dict[str, Any] = json.loads(to_json(parts))
     recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"out": str(out)})})
     if (out / "run.json").exists():
-        with readable(out / LINEAGE, "Choose another directory with --out DIR", ConfigError):
-            before = json.loads((out / LINEAGE).read_bytes())
-        if before != lineage:
+        before = read_lineage(out)
+        if any(before.get(name) != value for name, value in lineage.items()):
             raise ConfigError(f"{out} holds another run; choose another directory with --out DIR")
     else:
         begun = begin_again(parent, out, recipe, lineage, from_step=first)

@@ -25,13 +25,13 @@ from rich.console import Console
 from text2grad.config import Recipe, recipe_of_run
 from text2grad.errors import DataError
 from text2grad.evaluation import Ratio, estimate, mean_interval
-from text2grad.files import readable, to_json, write_files
+from text2grad.files import to_json, write_files
+from text2grad.runs.lineage import read_lineage
 from text2grad.runs.reports.html import Table, rollouts_page
 from text2grad.runs.reports.plots import panels_png, pictures
 from text2grad.runs.reports.run_report import Run, by_prompt, read_run, run_panels, side_by_side
 from text2grad.runs.reports.terminal import plain, print_tables
 
-LINEAGE = "lineage.json"  # of a run that `text2grad without` made
 TRAINED = {"reward/per_response": "training reward", "kl/per_token": "training KL"}
 OF_A_RESPONSE = ("reward", "kl", "tokens")
 PROMPT = ""  # name of the count of prompts beside the metrics, which no metric can have
@@ -83,7 +83,7 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         alike = (
             group
             for group in groups
-            if not _differing(group[0].recipe, recipe) and left_out_of(group[0].run.directory) == left_out_of(path)
+            if not _differing(group[0].recipe, recipe) and _left_out(group[0].run.directory) == _left_out(path)
         )
         if (group := next(alike, None)) is None:
             groups.append(group := [])
@@ -94,12 +94,9 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
     return list(map(Method, _names(directories), groups))
 
 
-def left_out_of(directory: Path) -> Any:
-    """Return the feedback that a run did without, as its lineage.json says; None for other runs."""
-    if not (path := directory / LINEAGE).exists():
-        return None
-    with readable(path, "Remove it, and the run counts as one of all feedback"):
-        return json.loads(path.read_bytes())["without"]
+def _left_out(directory: Path) -> Any:
+    """Return the feedback that a run did without; None for one of all feedback."""
+    return read_lineage(directory).get("without")
 
 
 def _evaluation(run: Run, step: int | None) -> Mapping[str, Any] | None:
