@@ -1,8 +1,9 @@
 """Critics that recipes of tests name as `critics_by_name:NAME`."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
-from text2grad.types import Critique, Example
+from text2grad.types import Critique, Example, Label, Span
 
 
 class Strict:
@@ -18,3 +19,42 @@ class Strict:
 class Kind:
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         return [Critique("Yes.") for _ in responses]
+
+
+class Raters:
+    """Ann dislikes the first word of each response, for its style; Bob likes the last one, for its facts."""
+
+    asked = 0
+    said = ("ann", "bob")
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        Raters.asked += len(responses)
+        return [Critique("Two voices.", tuple(self._marks(response))) for response in responses]
+
+    def _marks(self, response: str) -> Iterator[Span]:
+        words = list(re.finditer(r"\S+", response))
+        for rater, word in zip(("ann", "bob"), (words[:1], words[1:][-1:]), strict=True):
+            if word and rater in self.said:
+                label: Label = "negative" if rater == "ann" else "positive"
+                yield Span(*word[0].span(), label, rater=rater, category="style/tone" if rater == "ann" else "fact")
+
+
+class BobAlone(Raters):
+    said = ("bob",)
+
+
+class Praise:
+    """Praises three words of one response, the one of number `after`, and says nothing of the others."""
+
+    after, asked, phrase = 0, 0, ""
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        critiques = []
+        for response in responses:
+            critiques.append(Critique("Fine."))
+            if Praise.asked == Praise.after:
+                first, *_, last = list(re.finditer(r"\S+", response))[2:5]
+                Praise.phrase = response[first.start() : last.end()]
+                critiques[-1] = Critique("I like that.", (Span(first.start(), last.end(), "positive"),))
+            Praise.asked += 1
+        return critiques

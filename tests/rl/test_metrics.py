@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from text2grad.feedback.turns import turns_to_json
 from text2grad.models.policy import Scores
 from text2grad.rl.metrics import (
     cornered_share,
     correlation,
     explained_variance,
-    of_turns,
     response_records,
     step_metrics,
     warning_of_corners,
@@ -234,7 +234,7 @@ def test_the_record_of_a_conversation_holds_its_turns() -> None:
 def test_every_turn_of_the_policy_counts_and_only_conversations_have_turns() -> None:
     given = torch.zeros(3, 2)
     of_one = {"turns": [{"role": "assistant", "text": "x", "sampled": True}, {"role": "user", "text": "y"}]}
-    of_three = {"turns": of_turns(TALK)["turns"]}
+    of_three = {"turns": turns_to_json(TALK)}
     mask = torch.ones(3, 2, dtype=torch.bool)
     found = step_metrics([record(**of_three), record(**of_one), record()], scores(given, given), given, mask)
     assert found["turns/mean"] == pytest.approx((3 + 1 + 1) / 3)

@@ -33,6 +33,8 @@ from text2grad.cli import (
     serve,
     sft,
     train,
+    why,
+    without,
 )
 from text2grad.cli.log import configure_log, open_streams, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
@@ -85,7 +87,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
         module.add_parser(commands)
     about = "measure policies, critics, and pairs of texts"
     _add_group(commands, "evaluate", about, (evaluate_policy, evaluate_critic, evaluate_pairs))
-    for module in (generate, compare, serve, *installed, recipe, doctor, *more):
+    for module in (generate, compare, why, without, serve, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top
 

@@ -144,7 +144,10 @@ def finish(recipe: Recipe, policy: Path, *, title: str = "Text2Grad") -> int:
 
 
 def write_page(out: Path, title: str) -> tuple[Run, str]:
-    """Write the report of a finished run into its directory; return the run and the name of its main metric."""
+    """Write report and lineage of a finished run into its directory; return the run and the name of its main metric."""
+    from text2grad.runs import write_lineage
+
+    write_lineage(out)
     run = read_run(out)
     metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
     write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")

@@ -1,5 +1,5 @@
 from .critic import Critic as Critic, annotate as annotate, ask as ask, check_examples as check_examples
-from .critique_text import is_finite as is_finite, is_json as is_json, parse_critique as parse_critique
+from .critique_text import is_json as is_json, parse_critique as parse_critique
 from .examples import (
     Demonstration as Demonstration,
     digest_of_examples as digest_of_examples,
@@ -11,6 +11,7 @@ from .examples import (
 from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
 from .lenient_json import CutObject as CutObject, printable as printable, read_objects as read_objects
 from .process_state import kept_process as kept_process
+from .quotes import is_finite as is_finite
 from .reasoning import answer_parts as answer_parts, without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,
@@ -44,6 +45,7 @@ from .turns import (
     flat_spans as flat_spans,
     in_turns as in_turns,
     numbered as numbered,
+    turns_to_json as turns_to_json,
     with_thoughts as with_thoughts,
     without_thoughts as without_thoughts,
 )

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import AlignmentError, DataError
-from text2grad.feedback.critique_text import QUOTE_KEYS, is_finite, parse_critique_object, place_of, said_about
+from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.examples import is_prompt
 from text2grad.feedback.lenient_json import number_of
+from text2grad.feedback.quotes import QUOTE_KEYS, is_finite, place_of, said_about
 from text2grad.feedback.record_files import (
     Entry,
     Object,

@@ -30,8 +30,9 @@ from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback import turns
-from text2grad.feedback.critique_text import ParsedCritique, Placed, parse_critique
+from text2grad.feedback.critique_text import ParsedCritique, parse_critique
 from text2grad.feedback.normalize import Normalized, normalize, unchanged
+from text2grad.feedback.quotes import Placed
 from text2grad.feedback.words import inside_word
 from text2grad.types import LABELS, Critique, Label, Span
 

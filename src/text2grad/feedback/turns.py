@@ -6,7 +6,7 @@ it cannot quote it.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from numbers import Integral
 from typing import Any
 
@@ -43,9 +43,18 @@ def content_of(response: str, prompt_end: str | None = None) -> str:
 
 
 def turns_to_json(response: str) -> list[dict[str, Any]]:
-    """Return the turns of a conversation as JSON data; none of a single response."""
-    turns = response.turns if isinstance(response, Conversation) else ()
-    return [{**asdict(turn), "tool_calls": list(map(dict, turn.tool_calls))} for turn in turns]
+    """Return the turns of a conversation as JSON data, without what is empty; none of a single response.
+
+    Example:
+        >>> turns_to_json(Conversation([Turn("user", "Hi"), Turn("assistant", "", sampled=True)]))
+        [{'role': 'user', 'text': 'Hi'}, {'role': 'assistant', 'text': '', 'sampled': True}]
+    """
+    turns = []
+    for turn in response.turns if isinstance(response, Conversation) else ():
+        named = {each.name: getattr(turn, each.name) for each in fields(turn)}
+        named["tool_calls"] = json.loads(json.dumps(turn.tool_calls, default=str), parse_constant=str)  # NaN: a word
+        turns.append({name: part for name, part in named.items() if part or name in ("role", "text")})
+    return turns
 
 
 def flat_spans(response: str, spans: Sequence[Span]) -> list[Span]:

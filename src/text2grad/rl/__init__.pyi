@@ -20,14 +20,21 @@ from .metrics import (
     warning_of_corners as warning_of_corners,
 )
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
-from .optimizers import Optimizers as Optimizers
+from .optimizers import ADAM_BETAS as ADAM_BETAS, ADAM_EPS as ADAM_EPS, Optimizers as Optimizers
 from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
-from .ppo import policy_loss as policy_loss, value_loss as value_loss
+from .ppo import kl_loss as kl_loss, policy_loss as policy_loss, value_loss as value_loss
 from .rewards import rewards_of as rewards_of
+from .rollouts import chosen_examples as chosen_examples
+from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
 from .start import check_shares as check_shares, prepare_policy as prepare_policy
 from .step import phase as phase
 from .trackers import check_tracker as check_tracker
 from .trainer import Text2GradTrainer as Text2GradTrainer
-from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs
+from .update import (
+    MinibatchGradient as MinibatchGradient,
+    PPOBatch as PPOBatch,
+    minibatch_rows as minibatch_rows,
+    ppo_epochs as ppo_epochs,
+)

@@ -46,9 +46,15 @@ class Conversations:
     """The responses of one process to one batch."""
 
     def __init__(self, run: PreparedRun, rows: range, prompts: Sequence[Prompt], *, of: int, seed: int, step: int = -1):
-        """Begin a response to each prompt, an example and its ids, in some rows of a batch `of` so many.
+        """Begin a response to each prompt.
 
-        `step` is that of a training; otherwise the policy itself samples, and nothing is kept.
+        Args:
+            run: the policy, its settings, tools and files.
+            rows: of this process in the batch, whose random numbers they decide.
+            prompts: an example and the ids of its prompt for each row.
+            of: rows of the batch in all processes.
+            seed: of the random numbers.
+            step: of a training; without it the policy itself samples, and nothing is kept.
         """
         rank, training = run.accelerator.process_index, step >= 0
         self._run, self._rows, self._of, self._turn = run, rows, of, 0
@@ -138,7 +144,12 @@ class Conversations:
             self._tell(part)
 
     def _send(self, row: int, value: Any) -> Any:
-        """Let a response go on; return what it waits for, nothing if it is complete."""
+        """Let a response go on; return what it waits for, nothing if it is complete.
+
+        Args:
+            row: of the response.
+            value: what it waited for: a sampled turn with its log-probabilities, or the answers to its calls.
+        """
         if not isinstance(went := self._talks[row].send(value), Rollout):
             return went
         self._done[row] = went
@@ -147,7 +158,17 @@ class Conversations:
 
 
 class _Talk:
-    """A response under way, with tools: what the policy saw and sampled so far, as ids, as text and as messages."""
+    """A response under way, with tools: what the policy saw and sampled so far, as ids, as text and as messages.
+
+    Attributes:
+        sampled: the ids that the policy sampled, and `logps` their log-probabilities in nats.
+        given: the ids between them, with their places.
+        ids: all ids of prompt and response, which the next turn goes on from, and `seen` the same as text.
+        chat: the messages, as the template takes them, and `turns` the same as critics see them.
+        room: the most ids before a turn.
+        truncated: whether a limit ended the response.
+        environment: the object whose methods are tools, or None.
+    """
 
     def __init__(self, run: PreparedRun, tools: Toolbox, journal: Journal, row: int, seed: int) -> None:
         """Take the row in the batch, and the seed of what tools and environments draw."""

@@ -16,10 +16,8 @@ tools/turns, tools/calls  of all responses, with tools;  tools/failed, tools/unr
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
-import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -27,9 +25,9 @@ import torch
 from torch import Tensor
 
 from text2grad.errors import CriticError
-from text2grad.feedback import critique_to_json
+from text2grad.feedback import critique_to_json, turns_to_json
 from text2grad.models import Scores
-from text2grad.types import FAILED_STATUSES, Conversation, Critique, Rollout
+from text2grad.types import FAILED_STATUSES, Critique, Rollout
 
 Offsets = Sequence[tuple[int, int]]
 Record = dict[str, Any]
@@ -56,7 +54,7 @@ def response_records(
                 "step": step,
                 "prompt": rollout.example.prompt_text,
                 "response": rollout.response,
-                **of_turns(rollout.response),
+                **({"turns": turns} if (turns := turns_to_json(rollout.response)) else {}),
                 "truncated": rollout.truncated,
                 "critique": critique_to_json(critique),
                 "ids": list(rollout.response_ids),
@@ -66,22 +64,6 @@ def response_records(
             }
         )
     return records
-
-
-def of_turns(response: str) -> dict[str, Any]:
-    """Return the turns of a `Conversation` as JSON data under "turns", without what is empty; nothing of a plain text.
-
-    Example:
-        >>> from text2grad.types import Turn
-        >>> of_turns(Conversation([Turn("user", "Hi"), Turn("assistant", "", sampled=True)]))
-        {'turns': [{'role': 'user', 'text': 'Hi'}, {'role': 'assistant', 'text': '', 'sampled': True}]}
-    """
-    turns = []
-    for turn in response.turns if isinstance(response, Conversation) else ():
-        named = {each.name: getattr(turn, each.name) for each in fields(turn)}
-        named["tool_calls"] = json.loads(json.dumps(turn.tool_calls, default=str), parse_constant=str)  # NaN: a word
-        turns.append({name: part for name, part in named.items() if part or name in ("role", "text")})
-    return {"turns": turns} if isinstance(response, Conversation) else {}
 
 
 def step_metrics(

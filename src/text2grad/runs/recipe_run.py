@@ -1,6 +1,7 @@
 """One run by a recipe: load policy, critic and prompts; evaluate, train, evaluate."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ def run_recipe(
     model: Any = None,
     tokenizer: Any = None,
     resume: bool = False,
-    trainer_class: type[Text2GradTrainer] = Text2GradTrainer,
-    evaluations_class: type[Evaluations] = Evaluations,
+    trainer_class: Callable[..., Text2GradTrainer] = Text2GradTrainer,
+    evaluations_class: Callable[..., Callable[[Any], None]] = Evaluations,
 ) -> Path:
     """Train by a recipe; evaluate on held-out examples before, between and after.
 

@@ -1,7 +1,8 @@
 """Runs → one table, one picture, one page: curves, paired differences, settings that differ, samples side by side.
 
-Runs whose settings differ in `run.seed` and `run.out` only are one method; paths beside the run count as equal, so that
-the seeds of a quickstart are one method. The first method is the baseline of the differences, within its task.
+Runs that had the same feedback, and whose settings differ in `run.seed` and `run.out` only, are one method; paths
+beside the run count as equal, so that the seeds of a quickstart are one method. The first method is the baseline of the
+differences, within its task.
 
 compare.json    {"step": step of the comparison, or null for the last evaluation of each run,
                  "methods": {NAME: {"task",
@@ -25,6 +26,7 @@ from text2grad.config import Recipe, recipe_of_run
 from text2grad.errors import DataError
 from text2grad.evaluation import Ratio, estimate, mean_interval
 from text2grad.files import to_json, write_files
+from text2grad.runs.lineage import read_lineage
 from text2grad.runs.reports.html import Table, rollouts_page
 from text2grad.runs.reports.plots import panels_png, pictures
 from text2grad.runs.reports.run_report import Run, by_prompt, read_run, run_panels, side_by_side
@@ -78,7 +80,11 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         recipe, run = recipe_of_run(path), read_run(path)
         if "reward/per_response" not in run.metrics[0]:
             raise DataError(f"{path} is no run of `text2grad train`: its metrics have no reward/per_response")
-        alike = (group for group in groups if not _differing(group[0].recipe, recipe))
+        alike = (
+            group
+            for group in groups
+            if not _differing(group[0].recipe, recipe) and _left_out(group[0].run.directory) == _left_out(path)
+        )
         if (group := next(alike, None)) is None:
             groups.append(group := [])
         group.append(Compared(run, recipe, _evaluation(run, step)))
@@ -86,6 +92,11 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         raise DataError(f"{paths[0]} is a single run; name at least two runs")
     directories = [[compared.run.directory for compared in group] for group in groups]
     return list(map(Method, _names(directories), groups))
+
+
+def _left_out(directory: Path) -> Any:
+    """Return the feedback that a run did without; None for one of all feedback."""
+    return read_lineage(directory).get("without")
 
 
 def _evaluation(run: Run, step: int | None) -> Mapping[str, Any] | None:

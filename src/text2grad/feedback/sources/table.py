@@ -19,9 +19,10 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import QUOTE_KEYS, TOOL_KEYS, parse_critique_object, place_of, said_about
+from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
+from text2grad.feedback.quotes import QUOTE_KEYS, TOOL_KEYS, place_of, said_about
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
 from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row, own_word

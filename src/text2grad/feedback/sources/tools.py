@@ -16,7 +16,7 @@ counts differ, the place of a span is unknown.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from text2grad.feedback.critique_text import place_of
+from text2grad.feedback.quotes import place_of
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import IGNORED, NO_PROMPT, Draft, Item, Loss, Meaning, Row, quoted, unjudged
