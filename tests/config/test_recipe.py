@@ -40,8 +40,8 @@ def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"ppo": {"clip_epsilon": 0.2}}) == (
         'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: baseline, beta, '
-        "clip_range, credit, entropy_coef, epochs, gamma, gamma_turn, kl, kl_in, lam, loss_mean, micro_batch_tokens, minibatches, "
-        "target_kl, teacher_update_rate, value_clip_range, vf_coef, whiten"
+        "clip_range, credit, entropy_coef, epochs, gamma, gamma_turn, kl, kl_in, lam, loss_mean, micro_batch_tokens, "
+        "minibatches, target_kl, teacher_update_rate, value_clip_range, vf_coef, whiten"
     )
 
 
