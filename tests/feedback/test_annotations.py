@@ -115,7 +115,7 @@ def test_a_critique_is_a_record_of_plain_data() -> None:
 def test_text2grad_align_reads_annotations_too(tmp_path: Path) -> None:
     write_annotations(tmp_path / "a.jsonl", [WHOLE])
     (judged,) = read_critique_records(tmp_path / "a.jsonl")
-    assert (judged.prompt, judged.response, judged.critique) == WHOLE
+    assert Annotation(judged.prompt, judged.response, judged.critique) == WHOLE
 
 
 PIECES = ["a", "cat", '"', "\\", "\n", "\r", "\u2028", "é", "😀", "<think>", "{}", "\ud800", '{"spans": []}', "\0"]

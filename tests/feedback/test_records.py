@@ -414,7 +414,7 @@ def test_prompts_chats_and_annotations_are_read_from_parquet(tmp_path: Path, nam
         read_annotations,
         {"prompt": "a", "response": LYON, "critique": {"feedback": "No.", "poor_spans": ["Lyon"], "outcome": None}},
     )
-    assert annotation == ("a", LYON, NEGATIVE)
+    assert annotation == Annotation("a", LYON, NEGATIVE)
 
 
 def test_a_fifo_and_a_device_are_refused_and_a_pipe_is_read(tmp_path: Path) -> None:

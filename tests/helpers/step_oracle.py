@@ -195,8 +195,15 @@ def deltas(response: Response, texts: Sequence[str], setting: Any) -> np.ndarray
         return delta
     marks: list[list[tuple[str, float]]] = [[] for _ in texts]  # of each token, in the order of the spans
     for span in response.critique.spans:
+        size = 1.0 if span.weight is None else span.weight
+        for said, table in (
+            (span.severity, setting.severity),
+            (span.rater, setting.raters),
+            (span.category, setting.categories),
+        ):
+            size *= table.get(said.lower(), 1.0) if said else 1.0
         for t, weight in span_weights(span, texts, setting).items():
-            marks[t].append((span.label, weight))
+            marks[t].append((span.label, size * weight))
     for t, own in enumerate(marks):
         labels = {label for label, _ in own}
         if len(labels) == 2 and setting.overlap == "cancel":

@@ -58,7 +58,7 @@ def whole(rollout: Rollout, turns: int) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("name", SPOKEN)
 def test_the_ids_of_a_response_are_what_the_policy_saw_and_sampled(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, (call, answer) = said.tokenizer(name), SPOKEN[name]
     prompts = said.force(monkeypatch, made, calls_then_answers(call, answer))
@@ -75,6 +75,7 @@ def test_the_ids_of_a_response_are_what_the_policy_saw_and_sampled(
         assert str(rollout.response) == "".join(made.decode(ids, skip_special_tokens=True) for ids in sampled)
         assert (rollout.truncated, len(rollout.engine_logp)) == (False, len(rollout.response_ids))
     assert (run.toolbox.counts["rewritten"] == 0) is (name in KEPT)
+    assert caplog.text.count("tools/rewritten counts such turns") == (name not in KEPT)
 
 
 def converse(

@@ -39,7 +39,7 @@ def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.Monk
 def test_what_a_policy_was_given_between_its_turns_counts_as_prompt() -> None:
     rollout = Rollout(Example("x"), (1, 2), (3, 4, 5), "", False, given=(Given(1, (6, 7)), Given(2, (8,))))
     step = SimpleNamespace(rollouts=[rollout, replace(rollout, given=())], metrics=dict[str, float]())
-    costs = Costs(SimpleNamespace(critic=None))
+    costs = Costs(SimpleNamespace(critic=None, toolbox=None))
     costs.before_step(0)
     costs.after_step(step)  # type: ignore[arg-type]
     assert (step.metrics["tokens/prompt"], step.metrics["tokens/generated"]) == (2 + 3 + 2, 6)

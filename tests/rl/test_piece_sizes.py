@@ -205,7 +205,7 @@ def test_the_command_line_ends_with_one_line_and_exit_code_one(
     def sample(*_: Any, **__: Any) -> None:
         raise RuntimeError(NO_MEMORY)
 
-    monkeypatch.setattr("text2grad.rl.start.sample", sample)
+    monkeypatch.setattr("text2grad.rl.conversations.sample", sample)
     assert main(["train", "my.toml", "--model", "policy", "--critic", "greedy:critic"]) == 1
     said = capsys.readouterr().err
     assert "OutOfMemory: out of memory in the rollout of step 0." in said

@@ -170,14 +170,17 @@ CASES: dict[str, Case] = {
     ),
     "turns without a discount between them, over the group": case(
         turns=True,
+        run={"seed": 1},
         model={"value": "none", "lora_r": 2, "lora_alpha": 6},
         rollout={"group_size": 4},
         ppo={"gamma": 0.6, "gamma_turn": 1.0, "baseline": "group", "whiten": "none", "loss_mean": "response"},
-        reward={"weighting": "linear_decay"},
     ),
     "turns with values of their own": case(turns=True, model={"value": "model"}, optim={"value_lr": 5e-3}),
     "turns, and a teacher that reads them, too": case(
         turns=True, model={"value": "none"}, ppo={"credit": "gated", "whiten": "scale", "gamma_turn": 0.0}
+    ),
+    "marks that weigh by what is said of them": case(
+        reward={"severity": {"minor": 0.25}, "raters": {"Ann": 1.5}, "categories": {"style": 0.5, "fact": 9.0}}
     ),
     "one number per line": case(reward={"placement": "lines"}, ppo={"lam": 1.0}),
     "one number per sentence": case(reward={"placement": "sentences"}, ppo={"gamma": 1.0}),
@@ -192,6 +195,9 @@ CASES: dict[str, Case] = {
 
 def made_sections(chosen: Case) -> dict[str, dict[str, Any]]:
     return {name: {**BASE.get(name, {}), **chosen.sections.get(name, {})} for name in {*BASE, *chosen.sections}}
+
+
+SAID: list[dict[str, Any]] = [{"severity": "Minor"}, {"rater": "ann", "category": "style"}, {}]
 
 
 class ScriptedCritic:
@@ -213,7 +219,7 @@ class ScriptedCritic:
         pieces = list(pairwise(whole_words))
         spans, outcome, status = {
             0: ([Span(0, half, "positive"), Span(half, n, "negative")], None, "ok"),
-            1: ([Span(a, b, "negative" if a % 2 else "positive") for a, b in pieces], 0.7, "repaired"),
+            1: ([Span(a, b, "negative" if a % 2 else "positive", **SAID[a % 3]) for a, b in pieces], 0.7, "repaired"),
             2: ([Span(0, half, "positive")], 5.0, "unparsable"),
             3: ([], None, "ok"),
             4: ([Span(0, n, "negative"), Span(third, n, "positive"), Span(half, n, "negative")], -0.5, "ok"),

@@ -53,6 +53,22 @@ def test_a_call_is_read_in_the_form_of_each_model(name: str, text: str) -> None:
     assert (turn.thought in turn.text) or name == "gptoss"
 
 
+def test_an_answer_that_is_a_call_without_its_marks_is_one_and_words_beside_it_make_it_text() -> None:
+    for bare in (JSON, f"```json\n{JSON}\n```\n", f" {JSON}<|im_end|>"):
+        turn, message, unreadable = read("qwen3", bare)
+        assert (turn.tool_calls, message["content"], unreadable) == ((ROME,), "", "")
+    for text in (
+        f"I call {JSON}",
+        JSON.replace("look", "other"),
+        f"{JSON} {JSON}",
+        f"[{JSON}]",
+        '{"name": "look"}',
+        "3",
+    ):
+        turn, message, unreadable = read("qwen3", text)
+        assert (turn.tool_calls, message["content"], unreadable) == ((), text, ""), text
+
+
 def test_two_calls_are_two() -> None:
     both = f"<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{JSON}\n</tool_call>"
     for name in ("qwen3", "smolvlm"):

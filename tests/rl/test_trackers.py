@@ -36,12 +36,14 @@ def test_settings_are_flat_and_hold_no_password() -> None:
                 "server": {"base_url": "https://ann:secret@host:8000/v1"},
                 "annotate": {"base_url": "https://host/v1?at=x@y"},
                 "rollout": {"eos_token_ids": [1, 2]},
+                "reward": {"severity": {"minor": 0.5}},
             }
         )
     )
     assert found["server.base_url"] == "https://***@host:8000/v1"
     assert found["annotate.base_url"] == "https://host/v1?at=x@y"
     assert found["rollout.eos_token_ids"] == "[1, 2]"
+    assert found["reward.severity"] == '{"minor": 0.5}'
     assert found["ppo.target_kl"] == ""
     assert (found["ppo.beta"], found["model.lora_r"], found["ppo.whiten"]) == (0.05, 0, "full")
     assert {type(value) for value in found.values()} <= {str, int, float, bool}

@@ -26,13 +26,12 @@ alone; if it does not stand there, its only occurrence. For all others:
 import re
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback import turns
 from text2grad.feedback.critique_text import ParsedCritique, parse_critique
 from text2grad.feedback.normalize import Normalized, normalize, unchanged
-from text2grad.feedback.quotes import Placed
 from text2grad.feedback.words import inside_word
 from text2grad.types import LABELS, Critique, Label, Span
 
@@ -100,9 +99,9 @@ def locate_spans(
     for listing in _in_order(finders, positive, negative, order):
         if listing.turn not in finders:
             missed.append(listing)
-        elif not isinstance(listing.text, Placed) or listing.text.place is None:
+        elif (place := getattr(listing.text, "place", None)) is None:
             groups.setdefault((listing.turn, listing.quote.core), []).append(listing)
-        elif interval := finders[listing.turn].place(listing.text, listing.text.place, listing.quote.core):
+        elif interval := finders[listing.turn].place(listing.text, place, listing.quote.core):
             spans.add(listing.span(*interval))
         else:
             missed.append(listing)
@@ -257,8 +256,8 @@ class _Finder:
         text = self._text if core.strip(_EDGES) else self._exact  # emphasis alone has no normalized form
         return list(_search(text, core, whole=True)) or list(_search(text, core, whole=False))
 
-    def place(self, quote: Placed, place: Interval, core: str) -> Interval | None:
-        """Return the range of a quote with a place: there, or else where it stands once; None without one."""
+    def place(self, quote: Any, place: Interval, core: str) -> Interval | None:
+        """Return the range of a `Placed` quote: its place, or else where it stands once; None without one."""
         if quote.bare:
             return place if 0 <= place[0] <= place[1] <= len(self.text) else None
         elsewhere = self.find(core)

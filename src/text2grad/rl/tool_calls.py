@@ -1,8 +1,9 @@
 """The sampled ids of a turn → its text, its thought, and the calls of tools that it makes.
 
 Calls are read by the response template of the tokenizer, or the one that TRL has for its chat template; else as objects
-of JSON with a name and arguments, alone (Llama) or between any marks (Hermes, Mistral). What stands inside of a thought
-is no call.
+of JSON with a name and arguments, alone (Llama) or between any marks (Hermes, Mistral). With a template, too, an answer
+that is one call of a known tool in JSON and nothing else is a call: small models leave out the marks. What stands
+inside of a thought is no call.
 """
 
 import json
@@ -19,6 +20,7 @@ from text2grad.models import any_of
 from text2grad.types import Message, Turn
 
 _BEGUN = re.compile(r"<\|?tool_call|\[TOOL_CALLS\]|<function=|<｜tool▁call▁begin｜>|to=functions\.")
+_FENCED = re.compile(r"\s*```(?:json)?\s(.*)```\s*", re.DOTALL)
 _NAME = re.compile(r"([\w.-]+)\s*(?:\[ARGS\]|```json)?\s*\Z")  # before the arguments: Mistral, DeepSeek
 
 
@@ -43,6 +45,8 @@ def read_turn(
     if message is None:
         inner = re.sub(r"\A\W*(?:<[^<>]*>|\[THINK\])|(?:</[^<>]*>|\[/THINK\])\W*\Z", "", thought)
         message = {**_read(answer), "reasoning_content": inner}
+    if not message["tool_calls"]:
+        message |= _bare_call(answer, tools)
     calls = tuple(call["function"] for call in message["tool_calls"])
     message = {name: value for name, value in message.items() if value or name == "content"} | {"role": "assistant"}
     turn = Turn("assistant", text, True, re.sub(special, "", thought), calls)
@@ -86,6 +90,15 @@ def _read(answer: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             at += 1
     return {"content": answer[:end] if calls else answer, "tool_calls": calls}
+
+
+def _bare_call(answer: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an answer that is one call of a known tool in JSON, fenced or not, as a message; nothing for others."""
+    known = {tool.get("function", tool).get("name") for tool in tools}
+    with suppress(ValueError, RecursionError, AttributeError):  # no JSON, or no object
+        call = _checked(json.loads(bare[1] if (bare := _FENCED.fullmatch(answer)) else answer))
+        return {"content": "", "tool_calls": [call]} if call["function"]["name"] in known else {}
+    return {}
 
 
 def _checked(call: Any) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class RunTracker:
 
 
 def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
-    """Return all settings as "section.key" → value: lists as text, None as "", without passwords in URLs.
+    """Return all settings as "section.key" → value: lists and tables as text, None as "", without passwords in URLs.
 
     Example:
         >>> flat_settings(Recipe())["ppo.beta"]
@@ -139,6 +139,6 @@ def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
     settings = {}
     for section, values in recipe.model_dump(mode="json").items():
         for key, value in values.items():
-            text = "" if value is None else json.dumps(value) if isinstance(value, list) else value
+            text = "" if value is None else json.dumps(value) if isinstance(value, list | dict) else value
             settings[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
     return settings
