@@ -14,7 +14,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.models import Scores, collate
 from text2grad.runs import lesson as module
-from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, ReadOnce, at_forks, give_lesson
+from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, ReadOnce, give_lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
 
@@ -126,47 +126,12 @@ def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path) -> None
         lesson_run(tmp_path, [Annotation("red", "purple", Critique("no", (Span(0, 6, "negative"),)))])
 
 
-def test_the_log_probs_of_answers_are_those_that_the_steps_score(tmp_path: Path) -> None:
+def test_the_answer_that_the_policy_would_rather_give_is_likelier(tmp_path: Path) -> None:
     run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
     rollouts = [own.rollout for own in run.marked]
     logp = run.trainer(run.marked).score(collate(rollouts, pad_id=0), kl="k1").logp
-    for row, rollout, own in zip(logp.tolist(), rollouts, run.logprobs(rollouts), strict=True):
-        assert own == pytest.approx(row[: len(rollout.response_ids)], abs=1e-5)
-
-
-def test_a_negative_mark_counts_at_its_first_token_where_the_answer_goes_the_wrong_way() -> None:
-    tokenizer = small_run.critic_tokenizer()
-    own = judged(tokenizer, " red", " one two cat runs", "one two")
-    spans = (*own.critique.spans, Span(9, 12, "positive"), Span(13, 17, "negative"))  # "cat" and "runs"
-    cut, places = at_forks(tokenizer, own._replace(critique=Critique("no", spans)))
-    assert [own.rollout.response[span.start : span.end].strip() for span in cut.critique.spans] == [
-        "one",
-        "cat",
-        "runs",
-    ]
-    assert [span.label for span in cut.critique.spans] == ["negative", "positive", "negative"]
-    assert places == [0, 3]
-    assert cut.rollout == own.rollout
-    cut, places = at_forks(tokenizer, own)
-    assert (cut.rollout.response, cut.rollout.response_ids) == (" one", own.rollout.response_ids[:1]), (
-        "no more is taught"
-    )
-    assert places == [0]
-    assert at_forks(tokenizer, own._replace(critique=Critique(""))) == (own._replace(critique=Critique("")), [])
-
-
-def test_tokens_without_a_reward_are_drawn_back_in_full_and_those_at_forks_by_beta(tmp_path: Path) -> None:
-    tokenizer, model = small_run.tokenizer_and_model()
-    trainer = LessonTrainer(
-        model, tokenizer, answers(tokenizer), recipe(tmp_path, ppo={"kl_in": "reward", "beta": 0.2})
-    )
-    gone = torch.tensor([[-3.0, 0.5, 0.0]])
-    scores = Scores(gone - 1.0, torch.full((1, 3), -1.0), gone, gone, torch.zeros(1, 3), torch.zeros(1))
-    rewards = torch.tensor([[-0.3, 0.0, 1.0]]) - 0.2 * gone  # δ of -0.3 at a fork, of 0, and of 1 at the end
-    batch = trainer.collate([answers(tokenizer)[0].rollout])  # of three tokens
-    advantages = trainer.advantages(rewards, scores, batch, None).advantages
-    # -0.3 + 0.2 · 3 = 0.3;   -0.5 without a reward;   1 - 0.2 · 0 = 1
-    assert torch.allclose(advantages, torch.tensor([[0.3, -0.5, 1.0]]))
+    expected = [float(row[: len(r.response_ids)].sum()) for row, r in zip(logp, rollouts, strict=True)]
+    assert run.likely(rollouts) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -183,80 +148,52 @@ def test_the_comment_stands_under_the_prompt_and_notes_on_words_do_where_there_i
     assert Judged(Rollout(Example("red"), (1,), (2,), "one", True), Critique(feedback)).asked_again.prompt == asked
 
 
-class NoBlue:
-    def critique(self, example: Example, response: str) -> Critique:
-        return Critique("", (Span(0, 1, "negative"),) if "blue" in response else ())
-
-
-def test_the_policy_goes_on_from_the_fork_with_the_comment_and_prompts_without_success_are_asked_again(
+def test_the_likeliest_acceptable_answer_is_an_alternative_on_the_prompt_without_the_comment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = small_run.critic_tokenizer()
-    given = [
-        judged(tokenizer, " red cat", " red one runs", "one"),
-        judged(tokenizer, " blue dog", " two dog eats", "two"),
-        judged(tokenizer, " two", " cat", "cat", "positive"),
-    ]
-    run, asked = lesson_run(tmp_path, annotations(given)), list[Any]()
-    words = {word: tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in small_run.WORDS}
+    given = [*answers(tokenizer := small_run.critic_tokenizer()), judged(tokenizer, " two", " cat", "cat", "positive")]
+    run, asked = lesson_run(tmp_path, annotations(given)), []
 
-    def sample(examples: list[Example], *, seed: int, step: int, begun: list[tuple[int, ...]]) -> list[Rollout]:
+    def sample(self: LessonRun, examples: list[Example], *, seed: int) -> list[Rollout]:
+        asked.extend(example.prompt for example in examples)
         assert seed == module.TRIES_SEED
-        asked.append((step, [example.prompt for example in examples], begun))
-        rows = [[*ids, words["blue"]] for ids in begun] if step == 0 else [[*ids, words["cat"]] for ids in begun]
-        rows[0][-1] = words["green"]  # of the first prompt that is asked
-        texts = [tokenizer.decode(ids) for ids in rows]
-        return [Rollout(e, (9,), tuple(i), t, False) for e, i, t in zip(examples, rows, texts, strict=True)]
+        texts = [" one cat runs", " red cat runs", " blue cat runs", " green cat runs"] * (len(examples) // 4)
+        return [Rollout(e, (9, 9), (n,), text, False) for n, (e, text) in enumerate(zip(examples, texts, strict=True))]
 
-    monkeypatch.setattr(LessonRun, "__call__", lambda _, examples, **how: sample(examples, **how))
+    def likely(self: LessonRun, rollouts: list[Rollout]) -> list[float]:
+        assert all(rollout.prompt_ids != (9, 9) for rollout in rollouts), "on the prompt without the comment"
+        return [{"red": -1.0, "green": -2.0, "one": 0.0}[rollout.response.split()[0]] for rollout in rollouts]
+
+    class NoBlue:
+        def critique(self, example: Example, response: str) -> Critique:
+            return Critique("", (Span(0, 1, "negative"),) if "blue" in response else ())
+
+    monkeypatch.setattr(LessonRun, "__call__", sample)
+    monkeypatch.setattr(LessonRun, "likely", likely)
     run.ready = NoBlue()  # type: ignore[assignment]
-    others = run.alternatives()
-    red, comment = given[0].rollout.response_ids[0], "\n\nNo numbers, please."
-    assert asked == [
-        (0, [f" red cat{comment}"] * 4 + [f" blue dog{comment}"] * 4, [(red,)] * 4 + [()] * 4),
-        (1, [f" blue dog{comment}"] * 4, [()] * 4),
-    ], "positive marks alone need no alternative"
-    assert others[0].rollout.response == " red green"
-    assert {own.rollout.response for own in others[1:]} == {" green", " cat"}
-    assert [own.rollout.prompt_ids for own in others] == [given[at].rollout.prompt_ids for at in (0, 1, 1)]
-    assert others[0].rollout.example.prompt == " red cat", "on the prompt without the comment"
-    assert others[0].critique.spans == (Span(4, 10, "positive"),)
+    first, *_ = others = run.alternatives()
+    assert asked[:5] == [" red cat\n\nNo numbers, please."] * 4 + [" blue dog\n\nNo numbers, please."]
+    assert len(asked) == 4 * 3, "positive marks alone need no alternative"
+    assert (first.rollout.example.prompt, first.rollout.prompt_ids) == (" red cat", given[0].rollout.prompt_ids)
+    assert (first.rollout.response, first.rollout.response_ids) == (" red cat runs", (1,))
+    assert first.critique == Critique("", (Span(1, 4, "positive"),))
+    assert [own.rollout.response for own in others] == [" red cat runs", " one cat runs", " one cat runs"]
+    run.marked = given[-1:]
+    assert run.alternatives() == []
 
 
-def test_the_likeliest_acceptable_answers_are_taken_and_positive_where_the_comment_makes_them_likelier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = small_run.critic_tokenizer()
-    own = judged(tokenizer, " red cat", " one cat runs", "one")
-    run = lesson_run(tmp_path, annotations([own]))
-    run.ready = NoBlue()  # type: ignore[assignment]
-    end, told = run.tokenizer.eos_token_id, (9,)
-
-    def rollout(text: str, *, ended: bool = False) -> Rollout:
-        ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-        return Rollout(Example("asked"), told, (*ids, end) if ended else ids, text, not ended)
-
-    plain = {" red cat runs": [-2.0, -1.0, -3.0], " green cat": [-9.0, -1.0], " red dog": [-1.0, -1.0, -1.0]}
-    gained = {" red cat runs": [0.1, 0.9, 1.0], " green cat": [0.0, 5.0], " red dog": [0.5, 0.0, 1.5]}
-
-    def logprobs(_: LessonRun, rollouts: list[Rollout]) -> list[list[float]]:
-        with_comment = rollouts[0].prompt_ids == told
-        assert all(r.prompt_ids == (told if with_comment else own.rollout.prompt_ids) for r in rollouts)
-        more = [gained[r.response] if with_comment else [0.0] * 3 for r in rollouts]
-        return [
-            [a + b for a, b in zip(plain[r.response], m, strict=False)] for r, m in zip(rollouts, more, strict=True)
-        ]
-
-    monkeypatch.setattr(LessonRun, "logprobs", logprobs)
-    refused = [rollout(text) for text in (" one cat", " one dog", " blue cat", " cat one cat runs", "")]
-    good = [rollout(" green cat"), rollout(" red cat runs"), rollout(" red dog", ended=True), rollout(" red cat runs")]
-    # Means of the log-probs: -5, -2, -1; two are kept. The mark "one" is kept in " cat one cat runs".
-    first, second = run.likeliest(own, 0, [*refused, *good])
-    assert (first.rollout.response, second.rollout.response) == (" red dog", " red cat runs")
-    assert first.critique == Critique("", (Span(0, 4, "positive"),), outcome=1.0), "the end is likelier by 1.5 nats"
-    assert second.critique == Critique("", (Span(0, 4, "positive"), Span(8, 13, "positive")))
-    assert (first.rollout.example, first.rollout.prompt_ids) == (own.rollout.example, own.rollout.prompt_ids)
-    assert run.likeliest(own, 0, refused) == []
+def test_tokens_without_a_reward_are_drawn_back_in_full_and_those_with_one_by_beta(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    trainer = LessonTrainer(
+        model, tokenizer, answers(tokenizer), recipe(tmp_path, ppo={"kl_in": "reward", "beta": 0.2})
+    )
+    gone = torch.tensor([[-3.0, 0.5, 0.0]])
+    scores = Scores(gone - 1.0, torch.full((1, 3), -1.0), gone, gone, torch.zeros(1, 3), torch.zeros(1))
+    rewards = torch.tensor([[-0.3, 0.0, 1.0]]) - 0.2 * gone  # δ of -0.3 on a marked token, of 0, and of 1 at the end
+    batch = trainer.collate([answers(tokenizer)[0].rollout])  # of three tokens
+    advantages = trainer.advantages(rewards, scores, batch, None).advantages
+    # -0.3 + 0.2 · 3 = 0.3;   -0.5 without a reward;   1 - 0.2 · 0 = 1
+    assert torch.allclose(advantages, torch.tensor([[0.3, -0.5, 1.0]]))
 
 
 def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_side(tmp_path: Path) -> None:
@@ -295,19 +232,18 @@ def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_t
     for mode in get_args(module.Mode):
         with pytest.raises(Stop):
             give_lesson(run.recipe, tmp_path / "marks.jsonl", mode=mode)
-    marked = [" one", " red cat runs", " two", " bird sleeps"]  # up to the last mark; the second has no negative one
+    marked = [own.rollout.response for own in given]  # the second has no negative mark
     assert taken == [[*marked, " cat"], [" red cat runs", " cat", " red cat runs"], [*marked, " cat", " red cat runs"]]
 
 
-def test_steps_on_the_alternatives_alone_need_some(tmp_path: Path) -> None:
+def test_steps_are_taken_on_the_alternatives_alone_if_nothing_else_is_said(tmp_path: Path) -> None:
     run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
     run.kept("alternatives.jsonl", list)
     with pytest.raises(DataError, match="no answer with the comment in its prompt is acceptable"):
         give_lesson(run.recipe, tmp_path / "marks.jsonl")
     (tmp_path / "out" / "alternatives.jsonl").unlink()
     run.kept("alternatives.jsonl", lambda: run.marked[1:2])
-    given = give_lesson(run.recipe, tmp_path / "marks.jsonl", mode="alternatives")
-    assert given["steps"] == module.PASSES  # one prompt
+    assert give_lesson(run.recipe, tmp_path / "marks.jsonl")["steps"] == module.PASSES  # one prompt
 
 
 def test_a_lesson_without_a_mark_is_refused(tmp_path: Path) -> None:

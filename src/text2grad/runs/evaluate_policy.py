@@ -33,11 +33,8 @@ def sample_rollouts(
     prompt_format: str,
     seed: int,
     step: int = 0,
-    begun: Sequence[tuple[int, ...]] | None = None,
 ) -> list[Rollout]:
     """Sample a response to each example, as in training; `seed` and `step` select the random numbers.
-
-    The ids in `begun`, if any, begin each response: the policy goes on from there, up to the limit.
 
     Raises:
         DataError: if a prompt leaves no room for a response.
@@ -47,17 +44,15 @@ def sample_rollouts(
     fitting, prompts = fitting_prompts(
         policy, tokenizer, examples, prompt_format=prompt_format, max_new_tokens=limit, too_long="refuse"
     )
-    begun = begun or [()] * len(prompts)
-    sampled = sample(
+    responses = sample(
         policy,
-        [(*prompt, *ids) for prompt, ids in zip(prompts, begun, strict=True)],
+        prompts,
         step_uniforms(seed=seed, step=step, rows=len(prompts), tokens=limit),
         eos_ids=eos_ids,
         pad_id=padding_id(policy, tokenizer, eos_ids),
         temperature=rollout.temperature,
         rows_at_once=rollout.rows_at_once,
     )
-    responses = [(*ids, *new)[:limit] for ids, new in zip(begun, sampled, strict=True)]
     return make_rollouts(tokenizer, fitting, prompts, responses, eos_ids)
 
 

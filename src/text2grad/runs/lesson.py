@@ -1,18 +1,18 @@
 """A lesson: a policy learns what a person said about a few of its answers, and little else.
 
 Marks say what not to do, and a policy whose habits are all marked has nothing to move to (`rl.metrics.cornered_share`).
-So it goes on from the fork, the first marked token of an answer, once more with the comment in the prompt. Acceptable
-answers become examples of what the comment wants: positive at the fork, and where the comment makes a token likelier.
+So it answers each marked prompt again, with the comment in the prompt, and the acceptable answers become examples of
+what the comment wants: positive where they depart from the marked words (`alternatives`).
 
     marks.jsonl         the marked answers, as the studio and `text2grad feedback import` write them
-    alternatives.jsonl  the accepted answers to the same prompts, with their positive tokens
+    alternatives.jsonl  the accepted answers to the same prompts, with their positive spans
     before.jsonl        the answers to held-out questions, before the steps of run/, whose policy is a LoRA adapter
     lesson.json         figures, and these answers before and after, which report.html shows side by side
 
 The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
 there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0):
 
-    δ_t − β (log π − log π_ref)   where a token is positive; 0 after δ/β nats
+    δ_t − β (log π − log π_ref)   where a token is marked; 0 after δ/β nats
     − (log π − log π_ref)         elsewhere, and in answers without a mark, which are evidence that they are good
 """
 
@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.align import encode, policy_offsets, response_deltas, span_tokens
+from text2grad.align import encode, response_deltas
 from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
@@ -35,7 +35,7 @@ from text2grad.files import to_json, write_atomically, write_records
 from text2grad.models import Scores, TokenBatch, batch_indices, collate, encode_prompts, response_logprobs, stop_ids
 from text2grad.progress import note
 from text2grad.rl import Advantages, Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
-from text2grad.runs.alternatives import keeps_mark, new_words
+from text2grad.runs.alternatives import departing
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
@@ -44,10 +44,8 @@ from text2grad.types import Critique, Example, Rollout, Span
 
 Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
-TRIES, ROUNDS = 4, 3  # answers with the comment in a prompt; so many rounds of them, until one is acceptable
-KEPT = 2  # acceptable answers to a prompt
-LIKELIER = 1.0  # nats by which the comment must raise a token that it is about
-PASSES = 4  # over the prompts of the steps
+TRIES = 4  # answers with the comment in the prompt, of which an acceptable one is taken
+PASSES = 6  # over the prompts of the steps
 TRIES_SEED = 1_000_003  # apart from that of the first answers
 
 
@@ -73,28 +71,6 @@ class Judged(NamedTuple):
         lines = self.critique.feedback.splitlines()
         comment = "\n".join([line for line in lines if not line.startswith('"')] or lines)
         return Example(f"{self.rollout.example.prompt_text}\n\n{comment}".rstrip())
-
-
-def at_forks(tokenizer: Any, own: Judged) -> tuple[Judged, list[int]]:
-    """Return an answer with each negative mark cut to its first token, where it goes the wrong way; and these places.
-
-    What follows in a marked run of words is as likely as before, once the first of them stands there; so an answer with
-    such a mark ends with the last token that has one.
-    """
-    (rollout, critique), offsets = own, policy_offsets(tokenizer, own.rollout.response_ids)
-    spans, places, last = list[Span](), set[int](), -1
-    for span in critique.spans:
-        (touched,) = span_tokens(offsets, [span])
-        if span.label == "negative" and touched:
-            touched, span = touched[:1], Span(*offsets[touched[0]], "negative")
-            places.add(touched[0])
-        spans.append(span)
-        last = max(last, *touched, -1)
-    if places and last < len(offsets) - 1 and critique.outcome is None:
-        ids = rollout.response_ids[: last + 1]
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        rollout = replace(rollout, response_ids=ids, response=text, truncated=True)
-    return Judged(rollout, replace(critique, spans=tuple(dict.fromkeys(spans)))), sorted(places)
 
 
 class ReadOnce:
@@ -186,58 +162,29 @@ class LessonRun(PolicySampler):
             raise DataError(f"no answer of {self.out if self.ready else lesson} has a mark: nothing can be learned")
 
     def alternatives(self) -> list[Judged]:
-        """Return other answers to the prompts with negative marks; prompts without an acceptable one are asked again.
+        """Return an answer to each prompt with negative marks: of `TRIES` with the comment, the likeliest right one.
 
-        An answer begins as the marked one does, up to the first negative mark, and goes on with the comment in the
-        prompt.
+        The likeliest on the prompt without the comment asks for the smallest change; some prompts have none.
         """
-        wanted = [(own, places[0]) for own in self.marked if (places := at_forks(self.tokenizer, own)[1])]
-        chosen: dict[tuple[int, ...], list[Judged]] = {}
-        for turn in range(ROUNDS):
-            rows = [pair for pair in wanted if pair[0].rollout.prompt_ids not in chosen for _ in range(TRIES)]
-            asked, begun = [own.asked_again for own, _ in rows], [own.rollout.response_ids[:at] for own, at in rows]
-            tries = self(asked, seed=self.recipe.run.seed + TRIES_SEED, step=turn, begun=begun) if rows else []
-            for first in range(0, len(rows), TRIES):
-                own, at = rows[first]
-                if new := self.likeliest(own, at, tries[first : first + TRIES]):
-                    chosen[own.rollout.prompt_ids] = new
-        return [new for own, _ in wanted for new in chosen.get(own.rollout.prompt_ids, ())]
+        wanted = [own for own in self.marked if own.blamed]
+        again, acceptable = [own.asked_again for own in wanted for _ in range(TRIES)], list[Judged]()
+        tries = self(again, seed=self.recipe.run.seed + TRIES_SEED) if again else []
+        for number, rollout in enumerate(tries):
+            old, critique = wanted[number // TRIES]
+            new = departing(old.response, critique.spans, rollout.response)
+            if new is not None and not (self.ready and self.ready.critique(old.example, rollout.response).spans):
+                rollout = replace(rollout, example=old.example, prompt_ids=old.prompt_ids)
+                acceptable.append(Judged(rollout, new))
+        ranked = zip(self.likely([own.rollout for own in acceptable]) if acceptable else (), acceptable, strict=True)
+        chosen = {own.rollout.prompt_ids: own for _, own in sorted(ranked, key=lambda pair: pair[0])}  # the last stays
+        return [chosen[own.rollout.prompt_ids] for own in wanted if own.rollout.prompt_ids in chosen]
 
-    def likeliest(self, own: Judged, at: int, tries: Sequence[Rollout]) -> list[Judged]:
-        """Return the acceptable ones of answers with the comment, at most `KEPT`, on the prompt without it.
-
-        They go another way at token `at`, keep no marked words, and a ready lesson marks nothing in them. Those whose
-        tokens from there on are likeliest without the comment ask for the smallest change. Positive is the token at the
-        fork, and each later one that the comment makes likelier by `LIKELIER` nats; the end is as an outcome of 1.
-        """
-        old, critique = own
-        told = [
-            rollout
-            for rollout in {rollout.response_ids: rollout for rollout in tries}.values()
-            if rollout.response.strip()
-            and rollout.response_ids[at : at + 1] not in ((), old.response_ids[at : at + 1])
-            and not keeps_mark(old.response, critique.spans, rollout.response)
-            and not (self.ready and self.ready.critique(old.example, rollout.response).spans)
-        ]
-        if not told:
-            return []
-        plain = [replace(rollout, example=old.example, prompt_ids=old.prompt_ids) for rollout in told]
-        with_comment, without = self.logprobs(told), self.logprobs(plain)
-        judged = []
-        for rollout, heard, logp in zip(plain, with_comment, without, strict=True):
-            places = [t for t in range(at, len(logp)) if t == at or heard[t] - logp[t] >= LIKELIER]
-            offsets = policy_offsets(self.tokenizer, rollout.response_ids)
-            spans = tuple(Span(*offsets[t], "positive") for t in places if offsets[t][0] < offsets[t][1])
-            ends = not rollout.truncated and places[-1] == len(logp) - 1
-            judged.append((fmean(logp[at:]), Judged(rollout, Critique("", spans, 1.0 if ends else None))))
-        return [new for _, new in sorted(judged, key=lambda pair: -pair[0])[:KEPT]]
-
-    def logprobs(self, rollouts: Sequence[Rollout]) -> list[list[float]]:
-        """Return the log-prob of each token of each answer, in nats."""
+    def likely(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """Return the log-prob of each answer, in nats."""
         batch = collate(rollouts, pad_id=0, device=self.policy.device)
         with torch.no_grad():
             logp = response_logprobs(self.policy, batch, temperature=self.recipe.rollout.temperature)[0]
-        return [row[: len(rollout.response_ids)] for row, rollout in zip(logp.tolist(), rollouts, strict=True)]
+        return logp.sum(1).tolist()
 
     def judged(self, rollouts: Sequence[Rollout]) -> list[Judged]:
         """Return answers with the marks of a ready lesson."""
@@ -298,9 +245,8 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     run = LessonRun(recipe, lesson)
     note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
     others = run.kept("alternatives.jsonl", run.alternatives)
-    prompts = {own.rollout.prompt_ids for own in others}
-    note(f"{len(prompts)} of them have an acceptable alternative, {len(others)} in all")
-    given = [at_forks(run.tokenizer, own)[0] for own in run.marked if mode != "alternatives" or not own.blamed]
+    note(f"{len(others)} of them have an acceptable alternative")
+    given = [own for own in run.marked if mode != "alternatives" or not own.blamed]
     answers = [*given, *(others if mode != "marks" else ())]
     if not others and mode != "marks":
         raise DataError(
@@ -314,7 +260,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     before = run.kept("before.jsonl", sample)
     trainer.train(after_step=lambda _: None)
     sides = {"before": before, "after": sample()}
-    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(prompts), "steps": trainer.step}
+    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
     figures |= {"questions": len(before), **_figures(trainer, **sides)}
     answered = {name: [own.texts for own in side] for name, side in sides.items()}
     write_atomically(run.out / "lesson.json", to_json(figures | answered))
@@ -338,10 +284,10 @@ def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
     """Return the page of held-out answers, before and after: marks are negative, and positive what is new after it."""
     shown: dict[str, list[dict[str, Any]]] = {f"{name} the lesson": [] for name in sides}
     for row in zip(*sides.values(), strict=True):
-        old = row[0]
+        old, whole = row[0], [Span(0, len(row[0].rollout.response), "negative")]
         for side, own in zip(shown.values(), row, strict=True):
-            new = new_words(old.rollout.response, own.rollout.response)
-            critique = Critique("", (*own.critique.spans, *new))
+            new = departing(old.rollout.response, whole, own.rollout.response) if own is not old else None
+            critique = Critique("", (*own.critique.spans, *(new.spans if new else ())))
             (delta,), (offsets,) = response_deltas(run.tokenizer, [own.rollout], [critique])
             side.append({**own.texts, "delta": delta, "offsets": offsets})
     intro = f"“{run.ready.comment}”\n\n" if run.ready else ""
