@@ -418,11 +418,11 @@ def test_turns_are_shown_with_colours_on_what_the_policy_wrote_alone() -> None:
     )
     turns = page.all("div", "turn")
     assert [(turn.classes, turn.content) for turn in turns] == [
-        (["turn"], 'assistantthoughtHm. So: lookup({"city": "<b>Zürich"})'),
-        (["turn", "given"], f"tool · look<up>{EVIL}"),
-        (["turn"], "assistant"),
-        (["turn", "given"], "userGo on"),
-        (["turn"], "assistantHere"),
+        (["turn"], 'turn 1 · assistantthoughtHm. So: lookup({"city": "<b>Zürich"})'),
+        (["turn", "given"], f"turn 2 · tool · look<up>{EVIL}"),
+        (["turn"], "turn 3 · assistant"),
+        (["turn", "given"], "turn 4 · userGo on"),
+        (["turn"], "turn 5 · assistantHere"),
     ]
     assert page.one("details").content == "thoughtHm."
     assert page.one("code").content == 'lookup({"city": "<b>Zürich"})'
@@ -449,7 +449,7 @@ def test_each_character_of_a_turn_is_shown_once_whatever_the_tokens(texts: list[
         at = ranges[-1][1]
     turns = [{"role": "r", "text": text, "sampled": True, "thought": text[1:2]} for text in texts]
     page = of_turns(*turns, offsets=ranges, delta=[0.0] * len(ranges))
-    shown = [turn.content.removeprefix("r").replace("thought", "", 1) for turn in page.all("div", "turn")]
+    shown = [turn.content.partition(" · r")[2].replace("thought", "", 1) for turn in page.all("div", "turn")]
     assert shown == texts
     assert "".join(token.content for token in page.all("span", "t")) == whole[: ranges[-1][1] if ranges else 0]
     assert len(page.all("span", "t")) >= len(ranges)
@@ -458,5 +458,12 @@ def test_each_character_of_a_turn_is_shown_once_whatever_the_tokens(texts: list[
 def test_a_conversation_without_tokens_is_shown_as_text() -> None:
     talk = {"response": "ab", "turns": [{"role": "assistant", "text": "ab", "sampled": True, "thought": "never said"}]}
     page = Page(rollouts_page("x", [talk]))
-    assert page.one("div", "turn").content == "assistantab"
+    assert page.one("div", "turn").content == "turn 0 · assistantab"
     assert not page.all("details", inside=page.one("div", "turn"))
+
+
+def test_a_token_on_the_edge_of_two_turns_makes_no_thought_where_there_is_none() -> None:
+    first, second = ({"role": "assistant", "text": text, "sampled": True} for text in ("Hm.", "So."))
+    page = of_turns(first, second, offsets=[(0, 2), (2, 5), (5, 6)], delta=[0.0, -1.0, 0.0])
+    assert [turn.content for turn in page.all("div", "turn")] == ["turn 0 · assistantHm.", "turn 1 · assistantSo."]
+    assert not page.all("details")

@@ -131,7 +131,7 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
     shown, html, done = signs(record["response"]), "", 0
     if "turns" not in record:
         return _tokens_html(record, columns, shown, (0, len(shown)), tokens)
-    for turn in dropwhile(lambda turn: not turn.get("sampled"), record["turns"]):
+    for place, turn in dropwhile(lambda pair: not pair[1].get("sampled"), enumerate(record["turns"])):
         kind, text, thought = "turn given", turn["text"], turn.get("thought", "")
         said = _escaped(signs(text))
         if turn.get("sampled"):
@@ -139,9 +139,9 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
             cuts = [0, begin, begin + len(thought) * text.startswith(thought, begin), len(text)]
             for number, (start, end) in enumerate(pairwise(cuts)):
                 part = _tokens_html(record, columns, shown, (done + start, done + end), tokens)
-                said += f"<details><summary>thought</summary>{part}</details>" if number == 1 and part else part
+                said += f"<details><summary>thought</summary>{part}</details>" if number == 1 and start < end else part
             done += len(text)
-        names = _escaped(signs(" · ".join(filter(None, (turn["role"], turn.get("name"))))))
+        names = _escaped(signs(" · ".join(filter(None, (f"turn {place}", turn["role"], turn.get("name"))))))
         html += f'<div class="{kind}"><p class="where as-is">{names}</p>{said}{_calls_html(turn)}</div>'
     return html
 
