@@ -109,6 +109,8 @@ def test_a_phrase_that_no_response_has_begins_the_answer_to_a_prompt(
     parent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    assert main(["why", str(parent), " "]) == 2
+    assert "the phrase is blank; give words of an answer" in capsys.readouterr().err
     assert main(["why", str(parent), "no such words"]) == 2
     assert "no response of the run contains 'no such words'; give the prompt" in capsys.readouterr().err
     assert main(["why", str(parent), "The fair", "--prompt", "Who came?", "--most", "2"]) == 0

@@ -170,9 +170,11 @@ def explain(parent: Path, phrase: str, prompt: str | None = None) -> Explanation
         prompt: only responses to this prompt; None: to all.
 
     Raises:
-        DataError: if no response has the phrase, and no prompt is given.
+        DataError: if the phrase is blank, or no response has it, and no prompt is given.
         ConfigError: if the run's prompts came from a script, or it had several processes.
     """
+    if not phrase.strip():
+        raise DataError("the phrase is blank; give words of an answer")
     steps = dict(RunLog(parent).rollouts(since=0))
     recipe = recipe_of_run(parent)
     silent = recipe.critic.model_copy(update={"use": f"{__name__}:nobody", "model": ""})
