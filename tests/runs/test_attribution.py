@@ -12,15 +12,14 @@ from torch import Tensor
 
 from critics_by_name import Praise
 from places import ROOT
-from task_texts import texts_of
+from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
 from text2grad.config import load_recipe
 from text2grad.errors import DataError
+from text2grad.rl.update import MinibatchGradient
 from text2grad.runs import attribution
 from text2grad.runs.attribution import explain
 from text2grad.runs.recipe_run import run_recipe
-from text2grad.tasks.summarization.task import SummarizationTask
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")
@@ -41,17 +40,18 @@ SETTINGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which one response alone is praised."""
-    path = tmp_path_factory.mktemp("runs")
-    tokenizer = word_tokenizer(texts_of(SummarizationTask("train"), 200))
-    tiny_llama(tokenizer, seed=0, width=32, layers=1).save_pretrained(path / "start")
-    tokenizer.save_pretrained(path / "start")
+def run(path: Path) -> Path:
+    """Train a policy of which one response alone is praised."""
+    untrained_policy(path / "start")
     named = [f"{name}='{value}'" for name, value in {"model.path": path / "start", "run.out": path / "run"}.items()]
-    Praise.after = 19  # the critique of row 3 of step 2 praises, and no other says anything
+    Praise.asked, Praise.after = 0, 19  # the critique of row 3 of step 2 praises, and no other says anything
     run_recipe(load_recipe(RECIPE, [*SETTINGS, *named]))
     return path / "run"
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("runs"))
 
 
 def test_the_critique_that_praised_a_phrase_is_named_first_and_explains_its_change(parent: Path) -> None:
@@ -96,6 +96,22 @@ def test_shares_are_what_the_gradients_of_single_responses_do(parent: Path, monk
     monkeypatch.setattr(attribution, "_token_shares", by_hand)
     explain(parent, Praise.phrase)
     assert sum(checked) > 2
+
+
+def test_a_minibatch_whose_step_is_not_made_gives_its_rows_to_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, seen = MinibatchGradient.__call__, dict[int, int]()
+
+    def skipped(gradient: MinibatchGradient, *inputs: Any, **how: Any) -> dict[str, float]:
+        seen[id(gradient)] = seen.get(id(gradient), 0) + 1
+        far = {"update/ratio_mean": 99.0} if seen[id(gradient)] % 4 == 1 else {}  # the first of each step
+        return whole(gradient, *inputs, **how) | far
+
+    monkeypatch.setattr(MinibatchGradient, "__call__", skipped)
+    explained = explain(run(tmp_path), Praise.phrase)
+    assert [(share.step, share.row) for share in explained.shares[:1]] == [(2, 3)]
+    assert 0.8 < explained.explained < 1.2
 
 
 def test_a_share_is_about_what_the_run_without_the_critique_lacks(parent: Path, tmp_path: Path) -> None:

@@ -32,9 +32,4 @@ from .start import check_shares as check_shares, prepare_policy as prepare_polic
 from .step import phase as phase
 from .trackers import check_tracker as check_tracker
 from .trainer import Text2GradTrainer as Text2GradTrainer
-from .update import (
-    MinibatchGradient as MinibatchGradient,
-    PPOBatch as PPOBatch,
-    minibatch_rows as minibatch_rows,
-    ppo_epochs as ppo_epochs,
-)
+from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs

@@ -105,12 +105,12 @@ class Text2GradTrainer(TrainingLoop):
     @phase("update")
     def _epochs(self, step: Step) -> None:
         step.metrics |= self.optimizers.begin(step.number)
-        step.metrics |= ppo_epochs(
-            self.gradient,
-            self.optimizers,
-            PPOBatch(step.batch, step.scores, step.advantages, step.returns, self.kl.beta - self.beta_in_reward),
-            seed=self.recipe.run.seed + step.number,
-        )
+        seed = self.recipe.run.seed + step.number
+        step.metrics |= ppo_epochs(self.gradient, self.optimizers, self.ppo_batch(step), seed=seed)
+
+    def ppo_batch(self, step: Step) -> PPOBatch:
+        """Return what the update of a step learns from."""
+        return PPOBatch(step.batch, step.scores, step.advantages, step.returns, self.kl.beta - self.beta_in_reward)
 
     @phase("refresh")
     def follow(self, step: Step) -> None:

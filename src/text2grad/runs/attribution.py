@@ -15,8 +15,8 @@ mean between θ_k and θ_{k+1}. What the shares leave of the measured change is 
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from text2grad.config import recipe_of_run
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import encode_prompts
 from text2grad.progress import Progress, note
-from text2grad.rl import ADAM_BETAS, ADAM_EPS, PPOBatch, RunLog, kl_loss, minibatch_rows, policy_loss
+from text2grad.rl import ADAM_BETAS, ADAM_EPS, PPOBatch, RunLog, kl_loss, policy_loss
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.runs.replay import LeftOut, Replay, Steps, begin_again, weights_apart
 from text2grad.types import Critique, Example, Rollout
@@ -100,12 +100,25 @@ class Update(NamedTuple):
     weights: Path
 
 
+@dataclass(frozen=True)
+class Watched(PPOBatch):
+    """What an update learns from, with the number of its step, and the rows of all minibatches so far."""
+
+    step: int = 0
+    taken: list[Tensor] = field(default_factory=list)
+
+    def rows(self, index: Tensor) -> PPOBatch:
+        """Return the rows of a minibatch."""
+        self.taken.append(index)
+        return super().rows(index)
+
+
 class Recorded(Replay):
     """Makes the steps of a run again on its own responses, and keeps what each optimizer step used."""
 
     def __init__(self, *inputs: Any, scratch: Path, **settings: Any) -> None:
         """Take a replay's inputs and a directory for weights."""
-        self.scratch, self.updates, self._order = scratch, list[Update](), list[Tensor]()
+        self.scratch, self.updates = scratch, list[Update]()
         super().__init__(*inputs, **settings)
         if self.accelerator.num_processes > 1 or self.sharding is not None:
             raise ConfigError("`why` runs in one process, on one device; start it without a launcher")
@@ -113,18 +126,17 @@ class Recorded(Replay):
         self.of_policy = {name: p for name, p in self.trainable.items() if id(p) in own}
         self._make_step, self.optimizers.step = self.optimizers.step, self._recorded_step  # type: ignore[method-assign]
 
-    def _epochs(self, step: Any) -> None:
-        ppo, seed = self.recipe.ppo, self.recipe.run.seed + step.number
-        kl_coef = self.kl.beta - self.beta_in_reward
-        self._data = PPOBatch(step.batch, step.scores, step.advantages, step.returns, kl_coef)
-        self._number, rows = step.number, len(step.rollouts)
-        self._order = [r for e in range(ppo.epochs) for r in minibatch_rows(rows, ppo.minibatches, seed=seed + e)]
-        super()._epochs(step)
+    def ppo_batch(self, step: Any) -> PPOBatch:
+        """Return what the update of a step learns from, and remember it."""
+        whole = super().ppo_batch(step)
+        parts = whole.batch, whole.scores, whole.advantages, whole.returns, whole.kl_coef
+        self._data = Watched(*parts, step=step.number)
+        return self._data
 
     def _recorded_step(self) -> dict[str, float]:
         """Make an optimizer step, and keep what it used."""
         optimizer = self.optimizers.by_name["policy"]
-        rows, before = self._order[self.optimizers.stepped], self._copy()
+        rows, before = self._data.taken[-1], self._copy()
         counts = self._counts(optimizer)
         norms = self._make_step()
         if self._counts(optimizer) == counts:
@@ -140,7 +152,7 @@ class Recorded(Replay):
         _save(tensors, path)
         rate = float(optimizer.param_groups[0]["lr"]) / corrections[0]
         scale = min(1.0, self.optimizers.max_grad_norm / (norms["update/policy_grad_norm"] + 1e-6))  # as torch clips
-        self.updates.append(Update(self._number, rows, self._data.rows(rows), rate, scale, path))
+        self.updates.append(Update(self._data.step, rows, PPOBatch.rows(self._data, rows), rate, scale, path))
         return norms
 
     def _counts(self, optimizer: torch.optim.Optimizer) -> list[float]:
@@ -254,7 +266,7 @@ def _explained(trainer: Recorded, contexts: Sequence[Rollout], steps: Steps) -> 
     later = {name: torch.zeros_like(p) for name, p in trainer.of_policy.items()}  # S_{k+1}
     after = trainer._copy()
     last = now = _log_p(trainer, batch, len(contexts))
-    with Progress("attribute", len(trainer.updates)) as progress, _kept(trainer):
+    with Progress("attribute", len(trainer.updates)) as progress:
         for update in reversed(trainer.updates):
             tensors = _load(update.weights, trainer.accelerator.device)
             weights = {name: tensors[name] for name in trainer.of_policy}
@@ -325,16 +337,6 @@ def _gradient(trainer: Recorded, batch: Any, places: int) -> Weights:
     gradient = {name: p.grad for name, p in trainer.of_policy.items() if p.grad is not None}
     trainer.model.zero_grad(set_to_none=True)
     return gradient
-
-
-@contextmanager
-def _kept(trainer: Recorded) -> Iterator[None]:
-    """Give the policy its weights again after the block."""
-    weights = trainer._copy()
-    try:
-        yield
-    finally:
-        trainer.put(weights)
 
 
 def _save(tensors: Weights, path: Path) -> None:
