@@ -66,6 +66,7 @@ def add_parser(commands: Any) -> None:
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
     add_shared(add, "--force")
+    parser.set_defaults(weights={})  # the records' spans have their own
     settings = parser.add_argument_group("from critiques to rewards")
     _choice(settings, "--match", Match, "exact", "how quotes are located: exactly, or ignoring case, white space, ...")
     _choice(

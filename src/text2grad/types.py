@@ -33,6 +33,7 @@ _INVISIBLE = re.compile(  # tokens.js has the same pattern
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair: JSON can escape it, but UTF-8 cannot encode it, and no tokenizer can read it."""
 LABELS: tuple[Label, ...] = get_args(Label)
+LARGEST_REWARD = 1e9  # squares of larger ones are beyond float32
 FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out"})
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from critics_by_name import Kind, Strict
 from places import ROOT
-from task_texts import texts_of
+from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError
@@ -20,7 +20,7 @@ from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.checkpoint import latest_checkpoint
 from text2grad.runs.recipe_run import critic_of_run, run_recipe
 from text2grad.tasks.summarization.task import SummarizationTask
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.tasks.tiny import tiny_llama
 
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")
 SMALL = (
@@ -41,10 +41,7 @@ SMALL = (
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy and a reward model, both untrained."""
     path = tmp_path_factory.mktemp("phases")
-    tokenizer = word_tokenizer([*texts_of(SummarizationTask("train"), 200), "Fact:,.\n"], SYMBOLS)
-    policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
-    policy.save_pretrained(path / "start")
-    tokenizer.save_pretrained(path / "start")
+    _, tokenizer = untrained_policy(path / "start", "Fact:,.\n", symbols=SYMBOLS)
     GenerativeRewardModel(
         tiny_llama(tokenizer, seed=1, width=32, layers=1), tokenizer, CritiqueFormat(max_new_tokens=16)
     ).save(path / "reward_model")

@@ -9,14 +9,12 @@ import pytest
 
 from critics_by_name import Raters
 from places import ROOT
-from task_texts import texts_of
+from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
 from text2grad.config import load_recipe
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.runs.replay import KnownCritiques, LeftOut, weights_apart
-from text2grad.tasks.summarization.task import SummarizationTask
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")
@@ -42,9 +40,7 @@ pytestmark = pytest.mark.usefixtures("drawn_pictures")
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("start")
-    tokenizer = word_tokenizer(texts_of(SummarizationTask("train"), 200))
-    tiny_llama(tokenizer, seed=0, width=32, layers=1).save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    untrained_policy(path)
     return path
 
 

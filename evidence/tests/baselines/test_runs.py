@@ -13,11 +13,9 @@ from evidence.baselines.process import ProcessRewardModel
 from evidence.baselines.process_steps import STEP_LABELS
 from evidence.baselines.scalar import ScalarRewardModel
 from places import ROOT
-from task_texts import texts_of
+from task_texts import untrained_policy
 from text2grad.cli.train import NOTHING_LABELLED
 from text2grad.reward_models.writing import SYMBOLS
-from text2grad.tasks.summarization.task import SummarizationTask
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")
 SMALL = (
@@ -38,10 +36,7 @@ SMALL = (
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, a reward model that gives a number, one that judges steps and one that labels words, all untrained."""
     path = tmp_path_factory.mktemp("phases")
-    tokenizer = word_tokenizer([*texts_of(SummarizationTask("train"), 200), "Fact:,.\n"], SYMBOLS)
-    policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
-    policy.save_pretrained(path / "start")
-    tokenizer.save_pretrained(path / "start")
+    policy, tokenizer = untrained_policy(path / "start", "Fact:,.\n", symbols=SYMBOLS)
     linear = Linear(torch.randn(3, 32), torch.zeros(3), torch.zeros(32), torch.ones(32))
     settings = ProbeSettings(str(path / "start"), 1, (-1, 0, 1), "words", vote_threshold=0.4)
     ProbeRewardModel(policy, tokenizer, linear, settings).save(path / "probe")

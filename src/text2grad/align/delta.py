@@ -20,14 +20,12 @@ from typing import Any, Literal, get_args
 from text2grad.align.offsets import Range, id_list, token_offsets
 from text2grad.align.weighting import Weigh, Weighting, resolve
 from text2grad.errors import AlignmentError, ConfigError, check_known
-from text2grad.types import Span
+from text2grad.types import LARGEST_REWARD, Span
 
 Mode = Literal["strict", "contract", "expand"]
 Overlap = Literal["cancel", "negative_wins", "last_wins"]
 SpanMass = Literal["token", "span", "response"]
 Weights = Mapping[str, Mapping[str, float]]
-
-LARGEST_WEIGHT = 1e9  # squares of larger rewards are beyond float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,8 @@ class AlignSettings:
 
     @classmethod
     def of(cls, reward: Any) -> "AlignSettings":
-        """Return the settings of the section [reward] of a recipe, or of anything with some of these attributes."""
-        names = [setting.name for setting in fields(cls) if hasattr(reward, setting.name)]
-        return cls(**{name: getattr(reward, name) for name in names})
+        """Return the settings of the section [reward] of a recipe, or of anything with attributes of these names."""
+        return cls(**{setting.name: getattr(reward, setting.name) for setting in fields(cls)})
 
 
 DEFAULT = AlignSettings()
@@ -129,7 +126,7 @@ def span_weight(span: Span, weights: Weights) -> float:
     `weights` has values of these attributes in lower case and their weights, 1 for one that is missing.
 
     Raises:
-        ConfigError: if the weight is not in [0, `LARGEST_WEIGHT`].
+        ConfigError: if the weight is not in [0, `LARGEST_REWARD`].
 
     Example:
         >>> span = Span(0, 4, "negative", severity="Minor", weight=2.0)
@@ -139,10 +136,10 @@ def span_weight(span: Span, weights: Weights) -> float:
     product = 1.0 if span.weight is None else float(span.weight)
     for attribute, known in weights.items():
         product *= known.get((getattr(span, attribute) or "").strip().casefold(), 1.0)
-    if not 0 <= product <= LARGEST_WEIGHT:
+    if not 0 <= product <= LARGEST_REWARD:
         raise ConfigError(
             f"the weight of {span} is {product:g}, its own times those of reward.severity, reward.raters and "
-            f"reward.categories; weights lie in [0, {LARGEST_WEIGHT:g}]. Choose smaller ones"
+            f"reward.categories; weights lie in [0, {LARGEST_REWARD:g}]. Choose smaller ones"
         )
     return product
 

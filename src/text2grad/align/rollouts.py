@@ -5,7 +5,7 @@ Of a response in several turns each turn is decoded for itself, and characters c
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +14,8 @@ from text2grad.align.offsets import Range, token_offsets
 from text2grad.align.pieces import spelling
 from text2grad.align.prefixes import with_empty
 from text2grad.errors import AlignmentError
-from text2grad.feedback import StepRule, split_steps
-from text2grad.types import Conversation, Critique, Rollout, Span
+from text2grad.feedback import StepRule, flat_spans, split_steps
+from text2grad.types import Conversation, Critique, Rollout
 
 
 def response_deltas(
@@ -44,26 +44,11 @@ def response_deltas(
                 f"the turns of a conversation say {str(rollout.response)!r}, and their sampled ids {text!r}. The text "
                 "of a turn is tokenizer.decode(ids, skip_special_tokens=True) of its own ids, between two `given`"
             )
-        spans = [] if critique.failed else [_in_whole(span, rollout.response) for span in critique.spans]
+        spans = [] if critique.failed else flat_spans(rollout.response, critique.spans)
         how = {**asdict(settings), "offsets": offsets, "text": text}
         deltas.append(pseudo_rewards(tokenizer, rollout.response_ids, spans, **how))
         all_offsets.append(offsets)
     return deltas, all_offsets
-
-
-def _in_whole(span: Span, response: str) -> Span:
-    """Return a span of a turn as one of the whole response; it never reaches into another turn."""
-    if span.turn is None:
-        return span
-    turns = response.turns if isinstance(response, Conversation) else ()
-    written = {number: len(turn.text) for number, turn in enumerate(turns) if turn.sampled}
-    if span.end > written.get(span.turn, -1):
-        there = f"{written[span.turn]} characters there" if span.turn in written else f"only turns {sorted(written)}"
-        raise AlignmentError(
-            f"{span}: the policy wrote {there}. Name the turn that holds the quote, or count the quote as unmatched"
-        )
-    start = sum(length for number, length in written.items() if number < span.turn)
-    return replace(span, start=start + span.start, end=start + span.end, turn=None)
 
 
 def step_ends(response: str, offsets: Sequence[Range], rule: StepRule, turns: Sequence[int] = ()) -> list[int]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from text2grad.cli.options import add_command, print_lines, say
-from text2grad.config import Recipe, latest_checkpoint, recipe_of_run
+from text2grad.config import Recipe, latest_checkpoint, recipe_of_run, step_of
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.feedback import read_examples
 from text2grad.progress import CONSOLE, note
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
     say(f"{count}: {shown}")
     named = recipe.critic.use or recipe.critic.model or f"of the task {recipe.data.task}"
-    step = int(checkpoint.name.removeprefix("step-"))
+    step = step_of(checkpoint)
     report = args.directory / "report.html"
     more = f"text2grad generate {shlex.quote(str(args.directory))} --seed {args.seed + 1}"
     lines = [("policy", f"{checkpoint / 'policy'} (step {step})"), *([("critic", named)] if critic is not None else [])]

@@ -26,6 +26,7 @@ from .run_directory import (
     open_run as open_run,
     read_best as read_best,
     recipe_of_run as recipe_of_run,
+    step_of as step_of,
 )
 from .server import Endpoint as Endpoint, EngineConfig as EngineConfig
 from .training import RewardModelConfig as RewardModelConfig, SFTConfig as SFTConfig

@@ -154,6 +154,11 @@ def all_checkpoints(directory: Path) -> list[Path]:
     return sorted(path.parent for path in directory.glob("step-*/state.json"))
 
 
+def step_of(checkpoint: Path) -> int:
+    """Return the number of finished steps of a checkpoint."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def best_checkpoint(directory: Path) -> Path | None:
     """Return the checkpoint of the best evaluation in a run's `checkpoints`; None without `run.keep_best`.
 

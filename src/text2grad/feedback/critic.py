@@ -26,9 +26,7 @@ from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
 from text2grad.feedback.user_code import described
 from text2grad.progress import note
-from text2grad.types import Critique, Example, Span, Status
-
-LARGEST_OUTCOME = 1e9  # squares of larger rewards are beyond float32
+from text2grad.types import LARGEST_REWARD, Critique, Example, Span, Status
 
 Answer = Critique | Mapping[str, Any] | str | tuple[float, str] | float
 
@@ -114,8 +112,8 @@ def _problem(critique: Critique, response: str) -> str:
     beyond = next((span for span in critique.spans if span.end > len(response)), None)
     if beyond is not None:
         return f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
-    if critique.outcome is not None and not abs(critique.outcome) <= LARGEST_OUTCOME:
-        return f"the outcome {critique.outcome} is no finite number of at most {LARGEST_OUTCOME:g}"
+    if critique.outcome is not None and not abs(critique.outcome) <= LARGEST_REWARD:
+        return f"the outcome {critique.outcome} is no finite number of at most {LARGEST_REWARD:g}"
     return ""
 
 

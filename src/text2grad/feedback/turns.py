@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from numbers import Integral
 from typing import Any
 
+from text2grad.errors import AlignmentError
 from text2grad.feedback.reasoning import Answer, answer_parts
 from text2grad.types import Conversation, Span, Turn, tagged
 
@@ -58,10 +59,22 @@ def turns_to_json(response: str) -> list[dict[str, Any]]:
 
 
 def flat_spans(response: str, spans: Sequence[Span]) -> list[Span]:
-    """Return spans with their characters in the whole response; the inverse of `in_turns`."""
+    """Return spans with their characters in the whole response; the inverse of `in_turns`.
+
+    Raises:
+        AlignmentError: if a span names no turn that the policy wrote, or ends after its text: none moves to another.
+    """
     starts = response.starts() if isinstance(response, Conversation) else dict[int, int]()
-    pairs = [(span, 0 if span.turn is None else starts[span.turn]) for span in spans]
-    return [replace(span, start=span.start + at, end=span.end + at, turn=None) for span, at in pairs]
+    texts, flat = sampled_texts(response), list[Span]()
+    for span in spans:
+        if span.turn is not None and (span.turn not in texts or span.end > len(texts[span.turn])):
+            there = f"{len(texts[span.turn])} characters there" if span.turn in texts else f"only turns {sorted(texts)}"
+            raise AlignmentError(
+                f"{span}: the policy wrote {there}. Name the turn that holds the quote, or count the quote as unmatched"
+            )
+        at = 0 if span.turn is None else starts[span.turn]
+        flat.append(replace(span, start=at + span.start, end=at + span.end, turn=None))
+    return flat
 
 
 def in_turns(response: str, spans: Iterable[Span]) -> tuple[tuple[Span, ...], list[str]]:

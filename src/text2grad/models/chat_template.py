@@ -23,7 +23,7 @@ _OF_SERVERS = ("refusal", "reasoning_details", "thinking_blocks")  # of OpenAI, 
 SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", *_OF_SERVERS)
 """The fields of a message that a template may render."""
 _CALLS = {"tool_calls", "function_call"}
-MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
+_MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
 
 
 class LostToolsError(DataError):
@@ -52,12 +52,12 @@ def turn_end(tokenizer: Any, meta: Mapping[str, Any] = MappingProxyType({})) -> 
 @lru_cache(maxsize=8)
 def _turn_end(tokenizer: Any, _size: int, _template: str, tools: str) -> TurnEnd:
     roles, meta = ("system", "user", "assistant"), {"tools": tools}
-    system, asked, said = ({"role": role, "content": MARKS[role == "assistant"]} for role in roles)
+    system, asked, said = ({"role": role, "content": _MARKS[role == "assistant"]} for role in roles)
     tail = then = ""
     for first in ([], [system]):
         chats = (Example([*first, asked, said, *more], meta=meta) for more in ([], [asked]))
         with suppress(DataError):  # of a template for other chats
-            tail, then = (render(tokenizer, chat).partition(MARKS[1])[2] for chat in chats)
+            tail, then = (render(tokenizer, chat).partition(_MARKS[1])[2] for chat in chats)
             break
     tokens = any_of(tokenizer)
     if not (run := re.search(f"(?:{tokens})+", tail)):
@@ -96,22 +96,22 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
     if is_begun(chat[-1]):
         begun = chat.pop()
         message = {**begun, **message, "content": f"{begun.get('content', '')}{message.get('content') or ''}"}
-    marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in MARKS)
+    marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in _MARKS)
     rendered = (render(tokenizer, replace(example, prompt=[*chat, each])) for each in (message, *marked))
     whole, before, start = next(rendered), prompt, len(prompt)
     if not whole.startswith(prompt):
         wholes, marks = [whole, *rendered], rf"{any_of(tokenizer)}|</?\w+>"
-        before = common(marks, [prompt, *wholes])
+        before = _common(marks, [prompt, *wholes])
         start = len(before)
         if not re.fullmatch(rf"(?:{marks}|\s)*", prompt[start:]):  # the template changes earlier messages
-            bare = common(marks, [prompt, render(tokenizer, example)])
-            head, opening, _ = common(marks, wholes).rpartition(prompt[len(bare) :] or prompt)
+            bare = _common(marks, [prompt, render(tokenizer, example)])
+            head, opening, _ = _common(marks, wholes).rpartition(prompt[len(bare) :] or prompt)
             before, start = prompt, len(head + opening)
             if not opening:
                 raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
     text = whole[start:].removesuffix(end.behind)
     if not end.is_rendered:
-        result = [{"role": "tool", "content": MARKS[0]}] * any(map(message.get, _CALLS))
+        result = [{"role": "tool", "content": _MARKS[0]}] * any(map(message.get, _CALLS))
         then = render(tokenizer, replace(example, prompt=[*chat, message, *result]))
         text += opener(tokenizer, then.removeprefix(whole)) or end.text
     return before, text
@@ -165,7 +165,7 @@ def render(tokenizer: Any, example: Example, where: str = "the chat", **how: Any
         parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
         forms += product((messages, filled, parts), (_read, _written), (of_tools,))
     asked = [m["content"].strip() for m in chat if m["role"] == "user" and isinstance(m.get("content"), str)]
-    unseen = [MARKS[0]] * ("tool_calls" not in str(tokenizer.chat_template) and any(_CALLS & m.keys() for m in chat))
+    unseen = [_MARKS[0]] * ("tool_calls" not in str(tokenizer.chat_template) and any(_CALLS & m.keys() for m in chat))
     for messages, change, how["tools"] in forms:
         marks[:] = unseen
         both = [_spelled(messages, change), _spelled(messages, change, marks)][: 1 + bool(marks)]
@@ -241,7 +241,7 @@ def opener(tokenizer: Any, text: str) -> str:
     return token[0] if token else ""
 
 
-def common(marks: str, texts: Sequence[str]) -> str:
+def _common(marks: str, texts: Sequence[str]) -> str:
     """Return what texts begin with, without a mark that only some have."""
     size = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, zip(*texts, strict=False)))
     return texts[0][: next((mark.start() for mark in re.finditer(marks, texts[0]) if mark.end() > size), size)][:size]

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Recipe, all_checkpoints, latest_checkpoint, recipe_of_run
+from text2grad.config import Recipe, all_checkpoints, latest_checkpoint, recipe_of_run, step_of
 from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.feedback import Critic, critique_from_json
 from text2grad.files import published, to_json
@@ -179,7 +179,7 @@ def _first_use(parent: Path, steps: Steps, left_out: LeftOut) -> int:
 
 def begin_again(parent: Path, out: Path, recipe: Recipe, lineage: Mapping[str, Any], *, from_step: int) -> str:
     """Make the directory of a run that goes on from the parent's last checkpoint up to a step; say from which."""
-    known = [path for path in all_checkpoints(parent / "checkpoints") if _step_of(path) <= from_step]
+    known = [path for path in all_checkpoints(parent / "checkpoints") if step_of(path) <= from_step]
     out.parent.mkdir(parents=True, exist_ok=True)
     with published(out) as temporary:
         contents, settings = json.loads((parent / "run.json").read_bytes()), recipe.model_dump(mode="json")
@@ -191,7 +191,7 @@ def begin_again(parent: Path, out: Path, recipe: Recipe, lineage: Mapping[str, A
             shutil.copytree(known[-1], temporary / "checkpoints" / known[-1].name)
             (temporary / EVALUATIONS).mkdir()
             for path in (parent / EVALUATIONS).glob("*.json"):
-                if int(path.stem) <= _step_of(known[-1]):
+                if int(path.stem) <= step_of(known[-1]):
                     shutil.copy2(path, temporary / EVALUATIONS)
             shutil.copytree(parent / "rollouts", temporary / "rollouts")  # cut at the checkpoint when the run goes on
             shutil.copy2(parent / "metrics.jsonl", temporary)
@@ -200,11 +200,6 @@ def begin_again(parent: Path, out: Path, recipe: Recipe, lineage: Mapping[str, A
         (temporary / LINEAGE).write_bytes(to_json(lineage))
         (temporary / "run.json").write_bytes(to_json(contents))
     return f"goes on from {known[-1].name} of {parent}" if known else f"begins as {parent} did"
-
-
-def _step_of(checkpoint: Path) -> int:
-    """Return the number of finished steps of a checkpoint."""
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def weights_apart(first: Path, second: Path) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.feedback.sources.next_message import RULES, SAME, rule_of
+from text2grad.feedback.sources.next_message import SAME, rule_of, rules
 
 LINES = (Path(__file__).parent / "next_messages.tsv").read_text("utf-8").splitlines()[1:]
 MESSAGES = [line.replace("\\n", "\n").split("\t") for line in LINES]
@@ -85,7 +85,7 @@ EXAMPLES = {
 
 
 def test_every_rule_fits_its_examples_and_no_rule_above_does() -> None:
-    assert [name for name, *_ in RULES] == list(EXAMPLES)
+    assert [name for name, *_ in rules()] == list(EXAMPLES)
     for name, examples in EXAMPLES.items():
         expected = "" if name.startswith("none") else name
         assert {example: rule_of(example) for example in examples} == dict.fromkeys(examples, expected)

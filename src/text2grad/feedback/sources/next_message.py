@@ -7,6 +7,7 @@ message, clause by clause, without what is not the user's own word: code, quotat
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 READ_CHARACTERS, READ_SENTENCES, SENTENCE_CHARACTERS = 4_000, 2, 300  # of a message
 SAME_SHARE, SAME_WORDS = 0.75, range(2, 40)  # a repeat has this share of an earlier message's words, and so many
@@ -115,11 +116,13 @@ _SMALL = re.compile(  # words that do not tell two requests apart
 )
 
 
-RULES = [
-    (name, reads, re.compile(re.sub("<([a-z]+)>", lambda word: f"(?:{_WORDS[word[1]]})", re.sub("\n +", "|", lines))))
-    for name, reads, lines in re.findall(r"(?m)^(\w+: [\w ]+?)(?: \((\w+)\))?(?:  |\n +)(.*(?:\n +.*)*)", _RULES)
-]
-"""Name, what it reads, and pattern of each rule, in the order in which they are tried; the first that fits counts."""
+@cache
+def rules() -> list[tuple[str, str, re.Pattern[str]]]:
+    """Return name, what it reads, and pattern of each rule, in the order in which they are tried; the first counts."""
+    return [
+        (name, reads, re.compile(re.sub("<([a-z]+)>", lambda it: f"(?:{_WORDS[it[1]]})", re.sub("\n +", "|", lines))))
+        for name, reads, lines in re.findall(r"(?m)^(\w+: [\w ]+?)(?: \((\w+)\))?(?:  |\n +)(.*(?:\n +.*)*)", _RULES)
+    ]
 
 
 def rule_of(message: str, asked: str = "", answer: str = "") -> str:
@@ -138,7 +141,7 @@ def rule_of(message: str, asked: str = "", answer: str = "") -> str:
     text = given[0] if (given := _GIVEN.match(text)) else text
     text = _REPLY.sub("", text) if answer.rstrip().endswith("?") else text
     clauses = list(_clauses(text))
-    for name, reads, pattern in RULES:
+    for name, reads, pattern in rules():
         behind = "behind" if name.startswith("correction") else ""  # a request that ends with thanks praises nothing
         read = [clause for clause, state in clauses if state in ("", behind) or reads]
         if any(map(pattern.search, [text] if reads == "message" else read)):
