@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from text2grad.errors import DataError, ModelError
-from text2grad.models import fine_tuning
+from text2grad.models import fine_tuning, launch
 from text2grad.models.fine_tuning import (
     FineTuning,
     Row,
@@ -225,8 +225,11 @@ def test_processes_have_rows_of_their_own_in_parts_of_similar_length(monkeypatch
     how = FineTuning(steps=1, batch_size=8)
     parts = []
     for rank in (0, 1):
-        monkeypatch.setattr(fine_tuning, "place", lambda rank=rank: (rank, 2))
-        parts.append(list(islice(fine_tuning._batches(rows, how), 20)))  # 80 rows each, 4 in a part, 5 parts sorted
+        for module in (launch, fine_tuning):
+            monkeypatch.setattr(module, "place", lambda rank=rank: (rank, 2))
+        parts.append(
+            list(islice(fine_tuning._batches(launch.shared(rows), how), 20))
+        )  # 80 rows each, 4 in a part, 5 parts sorted
     lengths = [[[len(row["input_ids"]) for row in part] for part in process] for process in parts]
     assert all(len(part) == 4 for process in lengths for part in process)
     assert sorted(n for process in lengths for part in process for n in part) == list(range(2, 162))
@@ -234,9 +237,20 @@ def test_processes_have_rows_of_their_own_in_parts_of_similar_length(monkeypatch
 
 
 def test_a_process_without_rows_repeats_those_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fine_tuning, "place", lambda: (1, 2))
-    (row,) = rows = [row_of_ids([3], [4])]
-    assert next(fine_tuning._batches(rows, FineTuning(steps=1))) == [row]
+    monkeypatch.setattr(launch, "place", lambda: (1, 2))
+    assert launch.shared(["red"]) == ["red"]
+    assert launch.shared(["red", "blue", "green"]) == ["blue"]
+
+
+def test_each_process_encodes_its_part_of_the_demonstrations_alone(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[Any]()
+    monkeypatch.setattr(launch, "place", lambda: (1, 2))
+    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda _, rows, *__, **how: given.extend([rows, how["total"]]))
+    fine_tune(None, tokenizer, EXAMPLES, list(ANSWERS.values()), HOW_2)
+    mine = [row_of(tokenizer, name, ANSWERS[name]) for name in ("blue", "one")]  # the second and the fourth
+    assert given == [mine, 4]  # the length of an epoch counts all
 
 
 def test_batches_of_a_quarter_of_the_rows_are_sorted_and_each_pass_holds_all_rows() -> None:

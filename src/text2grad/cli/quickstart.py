@@ -1,7 +1,8 @@
 """`text2grad quickstart`: all three phases of Text2Grad on an embedded world, without downloads or a GPU."""
 
 import argparse
-import subprocess
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,7 +121,7 @@ def train(models: Path, overrides: Sequence[str]) -> None:
     from text2grad.runs import run_recipe
 
     ours, rival = (models / method for method in LABELS)
-    command = [sys.executable, "-m", "text2grad.cli", "train", str(recipe_path())]
+    command = ["train", str(recipe_path())]
     command += [part for setting in settings(rival, overrides) for part in ("--set", setting)]
     command += ["--resume"] if (rival / "run.json").exists() else []
     log = rival.with_suffix(".log")
@@ -133,24 +134,37 @@ def train(models: Path, overrides: Sequence[str]) -> None:
 
 @contextmanager
 def beside(command: Sequence[str], log: Path) -> Iterator[None]:
-    """Run a command in a process of its own, with its output in a log, and wait for its end.
+    """Run a command of text2grad in a process of its own, with its output in a log, and wait for its end.
+
+    The process is forked from the one that has made the imports (`prepare_processes`).
 
     Raises:
         TrainingError: if it fails.
     """
-    with log.open("ab") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+    process = multiprocessing.get_context("forkserver").Process(target=_logged, args=(command, log))
+    process.start()
     try:
         yield
-        process.wait()
+        process.join()
     finally:
         process.terminate()  # after an error or Ctrl-C here: a run of `train` finishes its step and saves it
-        process.wait()
-    if process.returncode:
+        process.join()
+    if process.exitcode:
         raise TrainingError(
-            f"the process of {log.stem} stopped with exit code {process.returncode}; its output is in {log}. "
+            f"the process of {log.stem} stopped with exit code {process.exitcode}; its output is in {log}. "
             "The same command goes on from its last step"
         )
+
+
+def _logged(command: Sequence[str], log: Path) -> None:
+    """Run a command in this process, out of reach of the terminal's Ctrl-C, and end with its exit code."""
+    from text2grad.cli.__main__ import main
+
+    os.setsid()
+    with log.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    sys.exit(main(command))
 
 
 def settings(out: Path, overrides: Sequence[str]) -> list[str]:

@@ -8,10 +8,11 @@ under one of many names, or with offsets alone.
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from text2grad.feedback.lenient_json import MINUS_SIGNS, Cut, CutObject, number_of
-from text2grad.types import Label
+from text2grad.types import Label, Span
 
 
 class Quote(str):
@@ -124,6 +125,8 @@ def place_of(entry: Any) -> tuple[int, int] | None:
     """
     bounds: Any = entry[:2] if isinstance(entry, list | tuple) else ()
     if isinstance(entry, dict):
+        if _STATED.issuperset(entry) and type(entry.get("start")) is type(entry.get("end")) is int:
+            return entry["start"], entry["end"]  # as this project writes spans: most of the entries of a large file
         quote = _quote_key(entry)
         given = {key.casefold(): value for key, value in entry.items()}
         inner: Any = next((given[key] for key in _RANGE_KEYS if isinstance(given.get(key), list | dict)), None)
@@ -199,6 +202,7 @@ _ABOUT = {  # an attribute of a span → the keys that give it
     "rater": ("rater", "annotator"),
     **{name: (name,) for name in ("severity", "weight", "source")},
 }
+_STATED = frozenset(field.name for field in fields(Span))
 _PLACE_KEYS = (("start", "begin", "from", "offset", "s"), ("end", "stop", "to", "e"))
 _RANGE_KEYS = ("span", "position", "range", "offsets", "offset", "location", "loc", "indices", "interval")
 _OF_PLACE = re.compile(r"_i\Z|char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key

@@ -73,7 +73,9 @@ def flat_spans(response: str, spans: Sequence[Span]) -> list[Span]:
                 f"{span}: the policy wrote {there}. Name the turn that holds the quote, or count the quote as unmatched"
             )
         at = 0 if span.turn is None else starts[span.turn]
-        flat.append(replace(span, start=at + span.start, end=at + span.end, turn=None))
+        flat.append(
+            replace(span, start=at + span.start, end=at + span.end, turn=None) if span.turn is not None else span
+        )
     return flat
 
 
@@ -84,7 +86,7 @@ def in_turns(response: str, spans: Iterable[Span]) -> tuple[tuple[Span, ...], li
     single response a turn counts for nothing.
     """
     if not isinstance(response, Conversation):
-        return tuple(replace(span, turn=None) for span in spans), []
+        return tuple(span if span.turn is None else replace(span, turn=None) for span in spans), []
     texts, kept, odd = sampled_texts(response), list[Span](), list[str]()
     for span in spans:
         turn = int(span.turn) if isinstance(span.turn, Integral) else -1

@@ -27,7 +27,7 @@ from text2grad.models.adapters import enable_checkpointing, retired_name, trunk_
 from text2grad.models.batch import right_padded
 from text2grad.models.chat_template import SAID, LostToolsError, TurnEnd, answer_text, any_of, turn_end, unrendered
 from text2grad.models.decoding import check_rows
-from text2grad.models.launch import place
+from text2grad.models.launch import place, shared
 from text2grad.models.logprobs import token_logprobs
 from text2grad.models.policy import head_of
 from text2grad.models.pretrained import best_device, on_cpu
@@ -88,12 +88,12 @@ def fine_tune(
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     limit = settings.max_tokens
-    turns = [[(example.prompt, answer)] for example, answer in zip(examples, answers, strict=True)]
+    turns = shared([[(example.prompt, answer)] for example, answer in zip(examples, answers, strict=True)])
     whole = [row for turn in turns for row in conversation_rows(tokenizer, turn, settings.prompt_format)]
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
         raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
-    return train_on_rows(model, rows, settings, on_step=on_step)
+    return train_on_rows(model, rows, settings, on_step=on_step, total=len(examples))
 
 
 def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Row:
@@ -188,7 +188,9 @@ def _answer_ids(tokenizer: Any, before: str, text: str, message: Message, end: T
     return ids if end.text else with_end(tokenizer, ids)
 
 
-def train_on_rows(model: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None) -> Any:
+def train_on_rows(
+    model: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None, total: int | None = None
+) -> Any:
     """Train a causal language model in place, without logs or checkpoints, and return it in evaluation mode.
 
     Rows of similar length share a batch, so that few tokens are padding, and only the states that predict a label
@@ -200,6 +202,7 @@ def train_on_rows(model: Any, rows: Sequence[Row], settings: FineTuning, *, on_s
         rows: at least one, each with a label behind its first token.
         settings: of the training; its `max_tokens` and `prompt_format` decide nothing here.
         on_step: called with the number of finished steps after each step.
+        total: number of all rows, where `rows` are this process's part of them alone (`shared`).
 
     Raises:
         ModelError: if rows of a batch change one another (`check_rows`), or there is no linear output layer.
@@ -210,13 +213,13 @@ def train_on_rows(model: Any, rows: Sequence[Row], settings: FineTuning, *, on_s
         enable_checkpointing(model)
     steps = settings.steps
     if settings.epochs:
-        steps = math.ceil(settings.epochs * math.ceil(len(rows) / settings.batch_size))
+        steps = math.ceil(settings.epochs * math.ceil((total or len(rows)) / settings.batch_size))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = optimizers(model, settings)[0] or AdamW(trained, settings.learning_rate, weight_decay=0.0)
     warmup = math.ceil(0.05 * steps) if settings.epochs else max(1, steps // 20)
     schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
     with draws_apart(settings.seed):  # dropout
-        for step, batch in enumerate(islice(_batches(rows, settings), steps)):
+        for step, batch in enumerate(islice(_batches(shared(rows) if total is None else rows, settings), steps)):
             labels = sum(
                 _add_gradient(model, batch[part :: settings.accumulate], settings)
                 for part in range(settings.accumulate)
@@ -232,15 +235,14 @@ def train_on_rows(model: Any, rows: Sequence[Row], settings: FineTuning, *, on_s
 
 
 def _batches(rows: Sequence[Row], settings: FineTuning) -> Iterator[list[Row]]:
-    """Yield this process's part of the batches, without end; each pass over the rows has an order of its own.
+    """Yield this process's part of the batches, of its rows, without end; each pass has an order of its own.
 
     The parts of one batch are of similar length in all processes: they draw from their rows alike.
     """
-    (rank, processes), rng = place(), Random(settings.seed)
-    mine, size = rows[rank::processes] or rows, max(1, settings.batch_size // processes)
-    together = size * max(1, min(SORTED_BATCHES, len(mine) // (4 * size)))
+    rng, size = Random(settings.seed), max(1, settings.batch_size // place()[1])
+    together = size * max(1, min(SORTED_BATCHES, len(rows) // (4 * size)))
     while True:
-        order = rng.sample(mine, len(mine))
+        order = rng.sample(rows, len(rows))
         for start in range(0, len(order), together):
             part = sorted(order[start : start + together], key=lambda row: len(row["input_ids"]))
             alike = [part[first : first + size] for first in range(0, len(part), size)]

@@ -41,6 +41,12 @@ def place() -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if joined else (0, 1)
 
 
+def shared(items: Sequence[Item]) -> Sequence[Item]:
+    """Return this process's part of items that processes share; all of them where there are too few for each."""
+    rank, processes = place()
+    return items[rank::processes] or items
+
+
 def gathered(items: Sequence[Item]) -> list[Item]:
     """Return the items of all processes that share work, in all of them.
 
