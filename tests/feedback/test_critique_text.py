@@ -17,6 +17,7 @@ from text2grad.feedback.critique_text import (
     parse_critique,
     parse_critique_object,
 )
+from text2grad.feedback.quotes import place_of
 from text2grad.types import Critique
 
 CASES = json.loads((DATA / "critiques.json").read_text("utf-8"))
@@ -360,6 +361,20 @@ def test_the_place_of_a_quote_is_kept_with_it():
     assert (parsed.positive, parsed.negative) == (("[7, 8]",), ("a", "b", "[9, 11]"))
     places = [getattr(quote, "place", None) for quote in parsed.positive + parsed.negative]
     assert places == [(7, 8), (3, 4), (0, 1), (9, 11)]  # a quote of one character that starts at 0 ends at 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "place"),
+    [
+        ({"start": 0, "end": 4, "label": "positive", "turn": 2}, (0, 4)),  # as this project writes spans
+        ({"start": 0, "end": 4, "span": [5, 9]}, (5, 9)),  # a range by its own name comes first
+        ({"start": 0, "end": 4.0}, (0, 4)),
+        ({"start": True, "end": 4}, None),
+        ({"start": 0, "end": None, "label": "positive"}, None),
+    ],
+)
+def test_the_place_of_an_object(entry: dict[str, Any], place: tuple[int, int] | None) -> None:
+    assert place_of(entry) == place
 
 
 @pytest.mark.parametrize(
