@@ -276,6 +276,8 @@ def test_epochs_are_passes_over_the_rows_in_batches_of_which_the_last_is_smaller
     rows = [row_of(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()] * 2  # 8 rows: 3 + 3 + 2
     train_on_rows(model, rows, FineTuning(steps=99, batch_size=3, epochs=1.5), on_step=steps.append)
     assert steps == [1, 2, 3, 4, 5]  # 1.5 × 3 batches, rounded up
+    train_on_rows(model, rows, FineTuning(steps=99, batch_size=3, epochs=0.5), on_step=steps.append, total=16)
+    assert steps[5:] == [1, 2, 3]  # 16 rows of all processes: half of 6 batches
 
 
 def test_a_training_within_a_sharded_run_has_whole_weights(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
