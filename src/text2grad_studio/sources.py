@@ -144,6 +144,8 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
     rollout["prompt"] = _prompt(rollout.get("prompt"))
     if not isinstance(rollout.get("critique"), dict):
         rollout.pop("critique", None)
+    elif isinstance(turns := rollout.get("turns"), list) and all(isinstance(turn, dict) for turn in turns):
+        rollout["critique"] = _in_whole(rollout["critique"], turns)
     for name in ("reward", "advantage"):
         if isinstance(rollout.get(name), int | float):  # one number for the whole response
             rollout[f"{name}_of_response"] = float(rollout.pop(name))
@@ -156,6 +158,17 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
         pairs = zip(rollout["logp"], rollout["logp_after"], strict=True)
         rollout["change"] = [None if None in pair else round(pair[1] - pair[0], 5) for pair in pairs]
     return rollout
+
+
+def _in_whole(critique: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a critique whose spans count characters of the whole response: of all turns of the policy, joined."""
+    starts, spans, end = dict[Any, int](), list[dict[str, Any]](), 0
+    for number, turn in enumerate(turns):
+        starts[number], end = end, end + len(turn.get("text", "")) * bool(turn.get("sampled"))
+    for span in critique.get("spans", ()):
+        edges = {edge: span.get(edge, 0) + starts.get(span.get("turn"), 0) for edge in ("start", "end")}
+        spans.append({name: value for name, value in (span | edges).items() if name != "turn"})
+    return {**critique, "spans": spans}
 
 
 def _to_jsonl(path: Path, directory: Path) -> None:
@@ -189,7 +202,7 @@ def _to_jsonl(path: Path, directory: Path) -> None:
 
 
 def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without a critique.
+    """Return the critique in a row of TRL's table, and completion and turns as the critic read them; else nothing.
 
     `GRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
     lack the latter: spans and status are unknown.
@@ -202,7 +215,8 @@ def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
         rest = None
     if not isinstance(rest, dict):
         rest = {"spans": [], "status": ""}
-    whole = {"completion": rest.pop("response")} if "response" in rest else {}
+    named = {"response": "completion", "turns": "turns"}
+    whole = {name: rest.pop(key) for key, name in named.items() if key in rest}
     return {"critique": {"feedback": row["critique"], **rest}, **whole}
 
 

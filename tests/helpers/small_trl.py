@@ -31,6 +31,7 @@ OWN = (
     "eval_dataset",
     "data",
     "tools",
+    "environment_factory",
 )
 
 

@@ -1,7 +1,10 @@
 """Scripts for TRL's `GRPOTrainer` with another import: the same digits; functions that say words; shares of groups."""
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,10 @@ from trl.trainer import grpo_trainer
 
 import text2grad as t2g
 from small_trl import make_trainer, tool_tokenizer, weather
+from text2grad.config import PPOConfig, RewardConfig
 from text2grad.integrations.trl import WITH_SPANS
+from text2grad.rl.advantages import advantages_over_baseline
+from text2grad.rl.rewards import rewards_of
 from text2grad.types import Critique, Example, Span
 
 # TRL's own default
@@ -171,7 +177,7 @@ def test_spans_of_a_completion_that_trl_has_stripped_find_their_place(tmp_path: 
 
 def test_spans_lie_on_the_policys_tokens_and_none_on_those_of_a_tool(tmp_path: Path) -> None:
     answers = [
-        (2.0, '{"feedback": "So.", "positive": ["please"], "negative": ["or yes yes no"]}'),
+        (2.0, '{"feedback": "So.", "positive": ["please"], "negative": ["yes no", "or"]}'),
         (3.0, '{"feedback": "So.", "positive": ["yes"]}'),
     ]
 
@@ -182,44 +188,91 @@ def test_spans_lie_on_the_policys_tokens_and_none_on_those_of_a_tool(tmp_path: P
         return [5.0] * len(completions)
 
     trainer = make_trainer(tmp_path, [func, five], reward={"span_mass": "span"})
-    texts = ["please yes or yes yes no", "please yes"]
-    ids = [trainer.processing_class(text).input_ids for text in texts]
-    trainer.own = [[1, 1, 0, 0, 1, 1], [1, 0]]
-    turns = [{"role": "assistant", "content": "please"}, {"role": "tool", "content": "or"}]
-    numbers = trainer._calculate_rewards([{"prompt": TEXT}] * 2, [TEXT] * 2, [turns] * 2, ids)
-    assert numbers.tolist() == [[2.0, 5.0], [3.0, 5.0]]
+    encode = trainer.processing_class
+    ids = [encode(text).input_ids for text in ("please yes or yes yes no", "please yes")]
+    trainer.own, trainer.prompt_ids = [[1, 1, 0, 0, 1, 1], [1, 0]], [encode(TEXT).input_ids] * 2
+    turns = [("assistant", "please yes"), ("tool", "or yes"), ("assistant", "yes no")]
+    completions = [[{"role": role, "content": text} for role, text in each] for each in (turns, turns[:2])]
+
+    def numbers() -> Any:
+        return trainer._calculate_rewards([{"prompt": TEXT}] * 2, [TEXT] * 2, completions, ids)
+
+    assert numbers().tolist() == [[2.0, 5.0], [3.0, 5.0]]
     assert trainer.token_rewards is not None
-    # A span has the mass 1: on "please", and on the policy's part of the second one, " yes no", half of -1 each. The
-    # numbers, 2 + 5 and 3 + 5, stand on the policy's last token. In the second response a tool wrote "yes".
+    # A span has the mass 1: on "please", and half of -1 each on " yes" and " no". The numbers 2 + 5 and 3 + 5 stand on
+    # the policy's last token. "or", and in the second response "yes", were written by a tool.
     assert trainer.token_rewards.tolist() == [[1.0, 0.0, 0.0, 0.0, -0.5, 6.5], [8.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
     logged = trainer._pending_metrics
     assert (logged["critic/positive_spans"], logged["critic/negative_spans"]) == ([0.5], [0.5])
-    answers = ['{"feedback": "So.", "positive": ["yes"]}'] * 2
-    # Without numbers: the sum over the policy's own tokens; of three "yes" one is a tool's.
-    assert trainer._calculate_rewards([{"prompt": TEXT}] * 2, [TEXT] * 2, [turns] * 2, ids)[:, 0].tolist() == [2.0, 0.0]
-    assert logged["critic/positive_spans"] == [0.5, 1.0]
+    table = json.loads(trainer._pending_extra_logs["critique_spans"][0])
+    assert (table["response"], table["unmatched"]) == ("please yes yes no", ["or"])
+    assert [turn["text"] for turn in table["turns"]] == [TEXT, "please yes", "or yes", " yes no"]
+    assert [(span["turn"], span["start"], span["end"]) for span in table["spans"]] == [(1, 0, 6), (3, 1, 7)]
+    answers = ['{"feedback": "So.", "positive": ["please"]}', '{"feedback": "So.", "positive": ["yes"]}']
+    assert numbers()[:, 0].tolist() == [1.0, 0.0]  # without numbers the sum over the policy's tokens
+    assert logged["critic/positive_spans"] == [0.5, 0.5]
 
 
-def test_in_a_training_with_tools_words_teach_the_policys_tokens(tmp_path: Path) -> None:
-    def func(completions: list[Any], **_: Any) -> list[Any]:
-        return ['{"feedback": "So.", "positive": ["yes"]}'] * len(completions)
+def test_a_training_with_tools_shows_turns_and_has_the_advantages_of_the_native_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def critic(examples: Sequence[Example], responses: Sequence[Any]) -> list[Critique]:
+        said = [
+            [
+                Span(word.start(), word.end(), "positive", number)
+                for number, turn in enumerate(response.turns)
+                for word in re.finditer("yes", turn.text * turn.sampled)
+            ]
+            for response in responses
+        ]
+        return [Critique("So.", tuple(spans), outcome=-0.5) for spans in said]
 
-    settings = {**SCRIPTS["tools"], "max_steps": 1, "tokenizer": tool_tokenizer()}
-    trainer = make_trainer(tmp_path, func, **settings)
+    settings = {**SCRIPTS["tools"], "max_steps": 1, "tokenizer": tool_tokenizer(), "scale_rewards": "group"}
+    settings |= {"per_device_train_batch_size": 32, "max_completion_length": 16}
+    trainer = make_trainer(tmp_path, critic, gamma=0.5, reward={"truncated": -0.25}, **settings)
+    scored, score = list[Any](), trainer._generate_and_score_completions
+
+    def kept(inputs: Any) -> Any:
+        scored.append(score(inputs))
+        return scored[-1]
+
+    monkeypatch.setattr(trainer, "_generate_and_score_completions", kept)
     trainer.train()
-    yes = trainer.processing_class.convert_tokens_to_ids(" yes")
+    tokenizer, mask, rollouts = trainer.processing_class, trainer.response_mask, trainer.rollouts()
+    yes = tokenizer.convert_tokens_to_ids(" yes")
     assert trainer.own is not None
-    rows = [list(zip(*row, strict=True)) for row in zip(trainer.ids, trainer.own, strict=True)]
-    expected = [[float(token == yes and bool(own)) for token, own in row] for row in rows]
-    assert any(token == yes and not own for row in rows for token, own in row)
     assert trainer.token_rewards is not None
-    for row, rewards in zip(expected, trainer.token_rewards.tolist(), strict=True):
-        assert rewards == row + [0.0] * (len(rewards) - len(row))
-    count = sum(map(sum, expected)) / len(expected)
-    assert count > 0
+    called = {"name": "weather", "arguments": {}}
+    for row, (rollout, own) in enumerate(zip(rollouts, trainer.own, strict=True)):
+        ids = trainer.ids[row]
+        assert rollout.response_ids == tuple(token for token, written in zip(ids, own, strict=True) if written)
+        assert sum((given.ids for given in rollout.given), ()) == tuple(
+            token for token, written in zip(ids, own, strict=True) if not written
+        )
+        roles = [(turn.role, turn.sampled) for turn in rollout.response.turns]
+        turns = [("assistant", True), ("tool", False)] * len(rollout.given) + [("assistant", True)] * own[-1]
+        assert roles == [("user", False), *turns]
+        for before, turn in pairwise(rollout.response.turns):
+            if turn.role == "tool":
+                assert (turn.text, turn.name, before.tool_calls) == (weather(), "weather", (called,))
+        marked = [float(token == yes and bool(written)) for token, written in zip(ids, own, strict=True)]
+        last = max(place for place, written in enumerate(own) if written)
+        marked[last] -= 0.5 + 0.25 * rollout.truncated
+        assert trainer.token_rewards[row].tolist() == marked + [0.0] * (mask.shape[1] - len(marked))
+    assert any(rollout.given for rollout in rollouts)
+    assert {rollout.truncated for rollout in rollouts} == {False, True}
+
+    rewarded = rewards_of(RewardConfig(truncated=-0.25), tokenizer, rollouts, trainer.judged[0].critiques)
+    ppo = PPOConfig(baseline="group", whiten="group", gamma=0.5, lam=1.0)
+    values = torch.zeros_like(rewarded.rewards)
+    native = advantages_over_baseline(ppo, rewarded.rewards, values, rewarded.batch, group_size=4).advantages
+    assert native.abs().max() > 0.1
+    learned = scored[0]["advantages"][:, : mask.shape[1]]
+    torch.testing.assert_close(learned[mask], native[rewarded.batch.response_mask], atol=1e-6, rtol=0)
+    assert learned[~mask].abs().max() == 0
     log = trainer.state.log_history[0]
-    logged = [log[name] for name in ("critic/positive_spans", "critic/rewarded_tokens", "rewards/func/mean")]
-    assert logged == [count] * 3
+    spans = sum(len(critique.spans) for critique in trainer.judged[0].critiques)
+    assert log["critic/positive_spans"] == spans / len(rollouts) > 0
 
 
 def test_the_package_that_old_versions_of_transformers_need_for_tools_is_named(

@@ -16,13 +16,13 @@ import small_trl
 from small_trl import LENGTHS, REWARDS, make_trainer, with_rewards
 from text2grad.errors import ConfigError, CriticError
 from text2grad.integrations import GRPOTrainer
-from text2grad.integrations.trl_words import _anchored, _of_policy
+from text2grad.integrations.trl_words import _anchored
 from text2grad.models import collate
 from text2grad.rl import JudgedIds
 from text2grad.rl.advantages import group_advantages
 from text2grad.rl.ppo import TokenMean, policy_loss
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import Critique, Example, Rollout, Span
+from text2grad.types import Conversation, Critique, Example, Rollout, Span, Turn
 from text2grad_studio.columns import Filter
 from text2grad_studio.index import RunIndex
 from text2grad_studio.sources import open_sources
@@ -53,6 +53,11 @@ def test_advantages_are_made_by_hand(trainer: Callable[..., GRPOTrainer]) -> Non
     tools = torch.tensor([[1, 0], [1, 0]])
     found = with_rewards(one, [[0.0, 0.0], [-1.0, 0.0]], [2, 1], own=tools.bool(), tool_mask=tools)
     assert found.tolist() == [[0.5, 0.0], [-0.5, 0.0]]
+    # what a tool wrote between two tokens is no step: returns of 0.5 · 1 and 1, mean 0.75, and of -1; their mean -0.125
+    between = torch.tensor([[1, 0, 1], [1, 0, 0]])
+    rewards = [[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]]
+    found = with_rewards(one, rewards, [3, 1], own=between.bool(), tool_mask=between, completion_mask=between | 1)
+    assert found.tolist() == [[0.625, 0.0, 1.125], [-0.875, 0.0, 0.0]]
     # of a truncated response TRL masks all tokens: its return, -1, stays in the mean
     cut = torch.tensor([[1, 1], [0, 0]])
     for masks in ({"completion_mask": cut, "tool_mask": cut}, {"completion_mask": cut}):
@@ -208,9 +213,8 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
 
 def said(trainer: GRPOTrainer, ids: list[list[int]]) -> JudgedIds:
     """Return what the first reward function says about responses."""
-    trainer.rows, trainer.ids, trainer.judged = [{"prompt": "yes"}] * len(ids), ids, {}
     texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    trainer.reward_funcs[0](completions=texts, log_metric=lambda *_: None, log_extra=lambda *_: None)
+    trainer._calculate_rewards([{"prompt": "yes"}] * len(ids), ["yes"] * len(ids), texts, ids)
     return trainer.judged[0]
 
 
@@ -223,10 +227,9 @@ def test_rewards_follow_the_section_of_a_recipe(trainer: Callable[..., GRPOTrain
     # yes 0.5, later -2 and cut: -1 more; maybe -2; the others 0.125
     assert rewards.tolist() == [[0.125, 0.5, -3.0], [0.125, -2.0, 0.125]]
     assert mask.all()
-    assert judged.whole.tolist() == [-1.0, 0.0]
     one = trainer(reward={"placement": "last_token"})
     judged = said(one, ids)
-    assert judged.whole.tolist() == judged.rewards.sum(dim=1).tolist() == [0.0, -1.0]
+    assert judged.rewards.tolist() == [[0.0, 0.0, 0.0], [0.0, 0.0, -1.0]]
 
 
 def test_quotes_are_matched_and_spans_weighed_as_asked(trainer: Callable[..., GRPOTrainer]) -> None:
@@ -339,6 +342,20 @@ def test_an_untested_version_of_trl_is_refused(
         trainer()
 
 
+def test_a_version_of_trl_that_needs_triton_is_refused_without_it(
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("text2grad.integrations.trl.version", lambda package: "1.15.2")
+    monkeypatch.setattr("text2grad.integrations.trl.is_installed", lambda package: True)
+    for there in (True, False):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda there=there: there)
+        if there:
+            trainer()
+        else:
+            with pytest.raises(ConfigError, match=r"TRL 1\.15\.2 computes .* by Triton, .*: pip install"):
+                trainer()
+
+
 def test_a_group_may_lie_in_two_processes(warm: Warm, trainer: Callable[..., GRPOTrainer], tmp_path: Path) -> None:
     warm.together(2, "python", small_trl.__file__, tmp_path, ACCELERATE_USE_CPU="true")
     for scale in ("group", "batch"):
@@ -419,14 +436,29 @@ def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> 
 
 
 def test_spans_keep_what_is_said_about_them_where_their_places_change() -> None:
-    tokenizer = word_tokenizer(["red cat runs"])
-    ids = tokenizer("red cat runs").input_ids
     said = Span(0, 7, "negative", None, "No.", "Fact", "major", 0.5, "ann", "rules")
-    own = _of_policy(Critique("", (said,)), tokenizer, ids, [1, 0, 1])  # a tool wrote " cat"
-    assert [span.stated for span in own.spans] == [{**said.stated, "end": 3}]
     completion = [{"role": "assistant", "content": "red cat"}]
     anchored = _anchored(Critique("", (said,)), completion, "So red cat")
     assert [span.stated for span in anchored.spans] == [{**said.stated, "start": 3, "end": 10}]
+
+
+def test_a_span_that_names_a_message_of_trl_stands_in_that_turn() -> None:
+    policy, other = partial(Turn, "assistant", sampled=True), partial(Turn, "tool")
+    turns = [other("q"), policy(" red<c>"), other("x"), policy("So cat")]
+    roles = {"red": "assistant", "x": "tool", "cat": "assistant"}  # TRL takes calls and white space out
+    completion = [{"role": role, "content": text} for text, role in roles.items()]
+
+    def anchored(*spans: Span) -> Critique:
+        answer: Critique = _anchored(Critique("", spans), completion, Conversation(turns))
+        return answer
+
+    spans = anchored(Span(0, 3, "negative", 1), Span(0, 3, "positive", 3)).spans
+    assert spans == (Span(1, 4, "negative", 1), Span(3, 6, "positive", 3))  # " red", "So cat"
+    given = tuple(Span(0, 1, "negative", turn) for turn in (0, 2, 4, -1))  # whoever asks for these counts them
+    assert anchored(*given).spans == given
+    assert anchored(Span(0, 3, "negative")).status == "unparsable"  # of no one text
+    completion[0]["content"] = "read"
+    assert anchored(Span(0, 3, "negative", 1)).status == "unparsable"
 
 
 def test_a_critic_sees_no_thoughts_and_a_reward_function_marks_what_trl_shows_it(
@@ -446,7 +478,3 @@ def test_a_critic_sees_no_thoughts_and_a_reward_function_marks_what_trl_shows_it
     assert said(trainer(critic, tokenizer=tokenizer), ids).rewards.tolist() == [[0.0, 0.0, -1.0, -1.0, 0.0]]
     assert seen == ["no or yes"]
     assert said(trainer(function, tokenizer=tokenizer), ids).rewards.tolist() == [[-1.0, 0.0, 0.0, 0.0, 0.0]]
-    with_tools = trainer(critic, tokenizer=tokenizer)
-    with_tools.own, with_tools.response_mask = [[1, 1, 0, 1, 1]], torch.tensor([[True, True, False, True, True]])
-    assert said(with_tools, ids).rewards.tolist() == [[-1.0, 0.0, 0.0, 0.0, 0.0]]  # a tool may have written the mark
-    assert seen[1:] == ["yes</think>no or yes"]

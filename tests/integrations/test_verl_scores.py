@@ -8,7 +8,7 @@ import pytest
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.integrations.verl_scores import example_of, judge_response, refuse_scalar_settings, shared_judge
-from text2grad.rl import OutsideJudge
+from text2grad.rl import OutsideJudge, single_turn
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 
@@ -112,8 +112,8 @@ def test_a_judge_hides_thoughts_from_the_critic_and_rewards_what_it_saw() -> Non
 
     tokenizer = word_tokenizer(["so yes", "yes so"], ["</think>"])
     judge = OutsideJudge(critic, reward={}, match="exact", max_failure_rate=0.2)
-    ids = [tokenizer("so</think>yes so").input_ids]
-    assert judge(tokenizer, [Example("q")], ids, [False]).rewards.tolist() == [[0.0, 0.0, 1.0, 0.0]]
+    rollout = single_turn(tokenizer, Example("q"), tokenizer("so</think>yes so").input_ids, truncated=False)
+    assert judge(tokenizer, [rollout]).rewards.tolist() == [[0.0, 0.0, 1.0, 0.0]]
     judge.prompt_end = None
-    assert judge(tokenizer, [Example("q")], ids, [False]).rewards.tolist() == [[1.0, 1.0, 0.0, 0.0]]  # "so<"
+    assert judge(tokenizer, [rollout]).rewards.tolist() == [[1.0, 1.0, 0.0, 0.0]]  # "so<"
     assert seen == ["yes so", "so</think>yes so"]

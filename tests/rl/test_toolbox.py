@@ -143,8 +143,10 @@ def judged(**said_: Any) -> Critique:
 def test_reward_and_feedback_of_an_environment_are_a_critique() -> None:
     assert judged() == Critique("", outcome=0.5)
     assert judged(reward=None, feedback="Too long.") == Critique("Too long.")
-    whole = judged(feedback=(1.0, '{"textual_feedback": "No.", "poor_spans": ["up up"]}'))
-    assert whole == Critique("No.", (Span(0, 5, "negative"),), outcome=1.5)
+    whole = judged(feedback=(1.0, '{"textual_feedback": "No.", "poor_spans": ["3, up"]}'))
+    assert whole == Critique("No.", (Span(0, 5, "negative", turn=3),), outcome=1.5)  # in the policy's second turn
+    world = type("World", (World,), {"feedback": "Too long."})()
+    assert Toolbox.judged(world, Example("Go."), RESPONSE, "exact", with_reward=False) == Critique("Too long.")
 
 
 def test_feedback_by_turn_names_the_turns_of_the_policy() -> None:

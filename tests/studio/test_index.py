@@ -465,6 +465,26 @@ def test_critiques_in_tables_of_trl_are_shown(tmp_path: Path) -> None:
     assert [record.get("critique", {}).get("feedback") for record in lines] == columns["critique"]
 
 
+def test_spans_of_turns_stand_in_the_whole_response(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "out" / "completions").mkdir(parents=True)
+    said, heard = {"role": "assistant", "text": "Yes. ", "sampled": True}, {"role": "tool", "text": "Lyon: Friday"}
+    turns = [{"role": "user", "text": "When?"}, said, heard, {**said, "text": "Monday."}]
+    marked = {"positive": (3, 1), "negative": (6, 3)}
+    places = [{"start": 0, "end": end, "label": label, "turn": turn} for label, (end, turn) in marked.items()]
+    rest = {"spans": places, "status": "ok", "response": "Yes. Monday.", "turns": turns}
+    columns = {"step": [1], "prompt": ["When?"], "completion": ["-"], "critique": ["No."]}
+    table = pa.table({**columns, "critique_spans": [json.dumps(rest)]})
+    pq.write_table(table, tmp_path / "out" / "completions" / "completions_00001.parquet")
+    index = index_of(tmp_path, tmp_path / "out")
+    [number] = index.find(Filter()).page()
+    record = index.record(number)
+    assert (record["response"], record["turns"]) == ("Yes. Monday.", turns)
+    # the policy's second turn begins behind its first, "Yes. ", of five characters
+    spans = [{"start": 0, "end": 3, "label": "positive"}, {"start": 5, "end": 11, "label": "negative"}]
+    assert record["critique"]["spans"] == spans
+
+
 def test_what_holds_no_rollouts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         open_sources([tmp_path / "no"], tmp_path)

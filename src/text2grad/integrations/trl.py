@@ -8,15 +8,17 @@ docs/engines.md tells when to choose which trainer.
 """
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from trl.trainer import grpo_trainer
 
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, is_installed
 from text2grad.feedback import Match
 from text2grad.integrations.groups import group_shares
+from text2grad.integrations.trl_turns import is_feedback
 from text2grad.integrations.trl_words import ListeningTrainer, last_places
 from text2grad.models import can_share_prompts, collate, response_logprobs
 from text2grad.rl import group_advantages, whiten
@@ -31,8 +33,11 @@ class GRPOTrainer(ListeningTrainer, grpo_trainer.GRPOTrainer):
     For each completion a reward function returns a number, as in TRL, or what a critic returns: a text (words, or JSON
     with quotes), a dict with quotes, a `Critique`, or a pair (number, text). A critic of text2grad, which takes
     (examples, responses), is a reward function, too. The rewards of tokens are weighed by the function's
-    `reward_weights`; numbers, and outcomes of the critiques, stand on the last token. What tools and environments
-    write gets no reward.
+    `reward_weights`; numbers, and outcomes of the critiques, stand on the last token.
+
+    With tools or environments a response is a `Conversation`, as in `Text2GradTrainer`: what they and the chat template
+    write has no reward and is no step of γ. What an environment says by `get_feedback` comes from one more function, of
+    weight 1.
 
     G_t = Σ_k γ^(k−t) r_k is the return of token t, and its advantage is G_t minus the mean return of the tokens of all
     `num_generations` responses to the prompt (`rl.group_advantages`), over all processes. `args.scale_rewards` divides
@@ -66,19 +71,29 @@ class GRPOTrainer(ListeningTrainer, grpo_trainer.GRPOTrainer):
             more: further arguments of TRL's `GRPOTrainer`.
 
         Raises:
-            ConfigError: if a setting is wrong, or this version of TRL is not tested.
+            ConfigError: if a setting is wrong, or this version of TRL is not tested, or cannot run here.
         """
         if not 0.0 <= gamma <= 1.0:
             raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
+        if version("trl").startswith("1.15.") and not (is_installed("triton") and torch.accelerator.is_available()):
+            raise ConfigError(
+                f"TRL {version('trl')} computes log-probabilities by Triton, on an accelerator, which is missing here: "
+                'pip install "trl>=1.16,<1.17"'
+            )
         self.gamma, self.leave_one_out = gamma, leave_one_out
         self.numbers = torch.zeros(0, 0)  # of each reward function, over all processes, [B of all, F]
         self.token_rewards: Tensor | None = None  # [B, T]; None: no function of any process said words
         super().__init__(*given, reward=reward, match=match, max_failure_rate=max_failure_rate, **more)
 
     def _generate(self, prompts: list[Any]) -> Any:
-        """Return TRL's completions; keep which of their ids the policy wrote."""
+        """Return TRL's completions; keep the ids of their prompts, and which of their own ids the policy wrote."""
+        for callable_tools in (*self._sync_tool_dicts, *self._async_tool_dicts) if self.tools else ():
+            if is_feedback(callable_tools.get("get_feedback")):
+                del callable_tools["get_feedback"]
         generated = super()._generate(prompts)
-        self.own = generated[2]  # TRL's mask of tools
+        self.prompt_ids, ids, self.own = generated[:3]  # own: TRL's mask of tools
+        if self.own is None and self.environments is not None:  # without tools
+            self.own = [[1] * len(row) for row in ids]
         return generated
 
     def _calculate_rewards(self, *given: Any) -> Tensor:
@@ -184,7 +199,8 @@ class GRPOTrainer(ListeningTrainer, grpo_trainer.GRPOTrainer):
         padded = self.accelerator.pad_across_processes((rewards, mask.int(), learned.int()), dim=1)
         all_rewards, *masks = self.accelerator.gather(padded)  # a bool would become int64
         all_masks, all_learned = (values.bool() for values in masks)
-        group: dict[str, Any] = {"group_size": int(self.num_generations or 0), "gamma": self.gamma, "lam": 1.0}
+        gamma = torch.ones_like(all_rewards).masked_fill(all_masks, self.gamma)  # what tools write is no step
+        group: dict[str, Any] = {"group_size": int(self.num_generations or 0), "gamma": gamma, "lam": 1.0}
         of_all = group_advantages(
             all_rewards, all_masks, **group, leave_one_out=self.leave_one_out, scale=self.scale_rewards == "group"
         ).advantages

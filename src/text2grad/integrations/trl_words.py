@@ -7,24 +7,24 @@ trainer keeps the critiques, and the rewards of the sampled ids.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from inspect import iscoroutinefunction, signature
-from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import Trainer
+from transformers.utils.chat_template_utils import get_json_schema
 from trl.trainer import grpo_trainer
 
-from text2grad.align import policy_offsets
-from text2grad.feedback import Critic, Match, ask, critique_to_json
+from text2grad.feedback import Critic, Match, critique_to_json, turns_to_json
 from text2grad.integrations.groups import one_number
+from text2grad.integrations.trl_turns import is_feedback, trajectory
 from text2grad.models import check_trl, steps_are_right, stop_ids
 from text2grad.progress import note
-from text2grad.rl import JudgedIds, OutsideJudge
-from text2grad.types import HALF_PAIR, Critique, Example
+from text2grad.rl import JudgedIds, OutsideJudge, Toolbox, single_turn
+from text2grad.types import HALF_PAIR, Conversation, Critique, Example, Rollout, Span
 
 _is_async: Callable[[Any], bool] = getattr(grpo_trainer, "is_async_callable", iscoroutinefunction)  # as TRL does
 
@@ -37,14 +37,19 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
 
     Attributes:
         rows: the examples of the newest batch of this process.
-        ids: of its responses.
+        ids: all ids behind its prompts, and `prompt_ids` those of the prompts, where TRL has tools or environments.
         own: 1 on ids of the policy, 0 on those of tools and environments; None where all are the policy's.
         response_mask: True on the policy's ids, bool [B, T].
+        rollouts: returns its responses as critics see them, which are made at the first call.
         judged: number of a reward function → what it said in words about them.
         said: whether a function of any process said words about the newest batch.
+        schemas: of the tools.
     """
 
-    reward_funcs: Any  # TRL's
+    reward_funcs: Any  # TRL's, as the next ones
+    reward_func_names: Any
+    reward_processing_classes: Any
+    reward_weights: Tensor
 
     def __init__(
         self, *given: Any, reward: Mapping[str, Any] | None, match: Match, max_failure_rate: float, **more: Any
@@ -57,18 +62,39 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         check_trl(f"text2grad.{type(self).__name__}")
         judge = partial(OutsideJudge, reward=reward or {}, match=match, max_failure_rate=max_failure_rate)
         judge(_nothing)  # refuses wrong settings before a model is loaded
+        self.match: Match = match
         self.rows: Sequence[Mapping[str, Any]] = ()
         self.ids: Sequence[Sequence[int]] = ()
+        self.prompt_ids: Sequence[Sequence[int]] = ()
         self.own: Sequence[Sequence[int]] | None = None
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
+        self.rollouts: Callable[[], list[Rollout]] = list
         self.judged: dict[int, JudgedIds] = {}
         self.said = self.heard = False  # heard: words were said in this process of the training
         super().__init__(*given, **more)
+        self._take_feedback()
         self.critics = list(map(is_critic, self.reward_funcs))
         self.reward_funcs = [
             func if isinstance(func, nn.Module) else self._listener(number, func, judge(_nothing))
             for number, func in enumerate(self.reward_funcs)
         ]
+
+    def _take_feedback(self) -> None:
+        """Make a reward function of the environments' `get_feedback`, which TRL has taken for a tool."""
+        tools = getattr(self, "tools", None) or []
+        if any(map(is_feedback, tools)):
+            for listed in (tools, *self._env_tools.values()):
+                listed[:] = [tool for tool in listed if not is_feedback(tool)]
+            self.reward_funcs = [*self.reward_funcs, self.get_feedback]
+            self.reward_func_names = [*self.reward_func_names, self.get_feedback.__name__]
+            self.reward_processing_classes = [*self.reward_processing_classes, None]
+            self.reward_weights = torch.cat([self.reward_weights, torch.ones(1)])
+        self.schemas = list(map(get_json_schema, tools))
+
+    def get_feedback(self, examples: Sequence[Example], responses: Sequence[Any]) -> list[Critique]:
+        """Return what the environments of the newest batch say of its responses, without their rewards: a critic."""
+        rows = zip(self.environments, examples, responses, strict=True)
+        return [Toolbox.judged(*row, self.match, with_reward=False) for row in rows]
 
     def _listener(self, number: int, func: Any, judge: OutsideJudge) -> Callable[..., Any]:
         """Return a reward function that gives TRL numbers, and keeps what the given function says in words."""
@@ -96,17 +122,12 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
 
     def _judge(self, number: int, judge: OutsideJudge, critic: Critic, completions: Sequence[Any]) -> list[float]:
         """Keep the critiques and token rewards of a reward function; return the number of each response."""
-        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
-        ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
-        cut = [own[-1] not in ends for own in self.ids]
-        judge.critic = critic if self.own is None else self._on_own_text(critic, tokenizer, judge.match)
-        judge.prompt_end = "" if self.critics[number] and self.own is None else None  # thoughts are hidden from critics
-        judged = judge(tokenizer, list(map(_example, self.rows)), self.ids, cut, device=self.accelerator.device)
-        if self.own is not None:  # what judges the whole response goes from a tool's last token to the policy's
-            own, rows = self.response_mask, torch.arange(len(self.ids), device=judged.rewards.device)
-            rewards = judged.rewards * own
-            rewards[rows, last_places(own)] += judged.whole * ~own[rows, last_places(judged.response_mask)]
-            judged = judged._replace(rewards=rewards)
+        judge.critic = critic
+        judge.prompt_end = "" if self.critics[number] else None  # thoughts are hidden from critics
+        judged = judge(self._tokenizer, self.rollouts(), device=self.accelerator.device)
+        own, rewards = self.response_mask, judged.rewards[judged.response_mask]  # given ids stand between sampled ones
+        rewards = torch.zeros(own.shape, device=own.device).masked_scatter(own, rewards)
+        judged = judged._replace(rewards=rewards, response_mask=own)
         suffix = f"_{self.reward_func_names[number]}" if self.judged else ""  # of a second one that says words
         self.judged[number] = judged
         for label in ("positive", "negative"):
@@ -118,18 +139,19 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         self._log_completion_extra(f"critique_spans{suffix}", beside)
         return one_number(judged.rewards, judged.critiques)
 
-    def _on_own_text(self, critic: Critic, tokenizer: Any, match: Match) -> Critic:
-        """Return the critic without spans on what tools wrote; a span over both keeps the policy's part."""
-
-        def judged(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-            critiques = ask(
-                critic, examples, responses, match=match, prompt_end=None
-            )  # their marks may be those of a tool
-            rows = zip(critiques, self.ids, self.own or (), strict=True)
-            return [_of_policy(critique, tokenizer, *row) for critique, *row in rows]
-
-        judged.__name__ = getattr(critic, "__name__", type(critic).__name__)
-        return judged
+    def _trajectories(self, prompts: Sequence[Any], completions: Sequence[Any]) -> list[Rollout]:
+        """Return the responses of this process; each is a `Conversation` where there are tools or environments."""
+        tokenizer: Any = self._tokenizer
+        ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
+        examples, rollouts = list(map(_example, self.rows)), list[Rollout]()
+        if self.own is None:
+            rows = zip(examples, self.ids, strict=True)
+            return [single_turn(tokenizer, row, ids, truncated=ids[-1] not in ends) for row, ids in rows]
+        whole: Any = zip(examples, prompts, self.prompt_ids, self.ids, self.own, completions, strict=True)
+        for example, prompt, *rest in whole:
+            example = replace(example, prompt=prompt, meta={**example.meta, "tools": self.schemas})
+            rollouts.append(trajectory(tokenizer, example, *rest, ends=ends))
+        return rollouts
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
         """Return TRL's sampler, which begins with the order of the state's epoch where words are learned from."""
@@ -148,6 +170,7 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
     ) -> Tensor:
         """Return the number of each reward function, over all processes; keep what functions say in words."""
         self.rows, self.ids, self.judged = inputs, completion_ids_list, {}
+        self.rollouts = cache(partial(self._trajectories, prompts, completions))
         device = self.accelerator.device
         own = [torch.tensor(row) for row in self.own or [[1] * len(ids) for ids in self.ids]]
         self.response_mask = nn.utils.rnn.pad_sequence(own, batch_first=True).bool().to(device)
@@ -192,15 +215,6 @@ class _OrderOfEpoch(Sampler[int]):
         return len(self.sampler)
 
 
-def _of_policy(critique: Critique, tokenizer: Any, ids: Sequence[int], own: Sequence[int]) -> Critique:
-    """Return a critique without the parts of its spans that tools wrote; `own` is 1 on the policy's ids, else 0."""
-    offsets = policy_offsets(tokenizer, ids)
-    runs = [list(run) for written, run in groupby(range(len(ids)), key=own.__getitem__) if written]
-    ranges = [(offsets[run[0]][0], offsets[run[-1]][1]) for run in runs]
-    parts = [(span, max(span.start, first), min(span.end, end)) for span in critique.spans for first, end in ranges]
-    return replace(critique, spans=tuple(replace(span, start=a, end=b) for span, a, b in parts if a < b))
-
-
 def last_places(mask: Tensor) -> Tensor:
     """Return the index of the last True of each row, [B]; the mask is [B, T]."""
     return (mask * torch.arange(mask.shape[1], device=mask.device)).amax(dim=1)
@@ -222,18 +236,30 @@ def _nothing(examples: Sequence[Example], responses: Sequence[str]) -> list[Crit
 def _anchored(answer: Any, completion: Any, response: str) -> Any:
     """Return what a reward function said; spans that count characters of TRL's completion count those of the response.
 
-    TRL gives the completion of a chat model as messages, and takes reasoning and white space out of them.
+    TRL gives the completion of a chat model as messages, and takes reasoning and white space out of them. The turn of a
+    span is the number of a message, counted from the prompt's first.
     """
-    text = _content(completion)
     if answer is None:
         return Critique("")
-    if not isinstance(answer, Critique) or not answer.spans or text == response:
+    if not isinstance(answer, Critique) or not answer.spans or _content(completion) == response:
         return answer
-    if text is None or response.count(text) != 1:
-        return replace(answer, spans=(), status="unparsable")  # quotes would have a place
-    first = response.find(text)
-    spans = (replace(span, start=span.start + first, end=span.end + first) for span in answer.spans)
+    spans = list[Span]()
+    for span in answer.spans:
+        shown, text = _texts(completion, response, span.turn)
+        if not isinstance(shown, str) or (shown != text and text.count(shown) != 1):
+            return replace(answer, spans=(), status="unparsable")  # quotes would have a place
+        first = text.find(shown)
+        spans.append(replace(span, start=span.start + first, end=span.end + first))
     return replace(answer, spans=tuple(spans))
+
+
+def _texts(completion: Any, response: str, turn: int | None) -> tuple[Any, str]:
+    """Return what TRL shows of a turn, and what stands there in the response; nothing of a turn that it has not."""
+    turns = response.turns if isinstance(response, Conversation) else ()
+    if turn is None or not turns:
+        return _content(completion), response
+    at = turn - len(turns) if isinstance(turn, int) and isinstance(completion, list) else 0
+    return (completion[at].get("content"), turns[at].text) if -len(completion) <= at < 0 else ("", "")
 
 
 def _content(completion: Any) -> str | None:
@@ -251,7 +277,8 @@ def feedback_of(critique: Critique) -> str:
 def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
     """Return a critique without its feedback as JSON, for TRL's table of completions; the studio reads it.
 
-    Spans count characters of the response that the critic read. "response" has it where the table's text is another:
+    Spans count characters of the response that the critic read. "response" has it where the table's text is another,
+    with its "turns" if it has several speakers:
     TRL splits a chat model's completion into messages, and takes reasoning and white space out of them.
 
     Example:
@@ -260,7 +287,11 @@ def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
     """
     fields = critique_to_json(critique)
     del fields["feedback"]
-    return json.dumps(fields if _content(completion) == response else {**fields, "response": response})
+    if turns := turns_to_json(response):
+        fields |= {"response": response, "turns": turns}
+    elif _content(completion) != response:
+        fields["response"] = response
+    return json.dumps(fields)
 
 
 def _example(row: Mapping[str, Any]) -> Example:

@@ -7,7 +7,7 @@ from typing import Any
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Match
-from text2grad.rl import OutsideJudge
+from text2grad.rl import OutsideJudge, single_turn
 from text2grad.types import Critique, Example
 
 TOKEN_LEVEL = ("gae", "reinforce_plus_plus")
@@ -34,7 +34,7 @@ def judge_response(
     """
     if not ids:
         return [], Critique("")
-    judged = judge(tokenizer, [example], [ids], [truncated])
+    judged = judge(tokenizer, [single_turn(tokenizer, example, ids, truncated=truncated)])
     return judged.rewards[0].tolist(), judged.critiques[0]
 
 

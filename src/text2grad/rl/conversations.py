@@ -35,7 +35,7 @@ from text2grad.progress import note
 from text2grad.rl.run_log import Journal
 from text2grad.rl.start import PreparedRun
 from text2grad.rl.tool_calls import read_turn
-from text2grad.rl.toolbox import Toolbox, told
+from text2grad.rl.toolbox import Toolbox, as_text, told
 from text2grad.types import Conversation, Example, Given, Message, Rollout, Turn
 
 Prompt = tuple[Example, tuple[int, ...]]
@@ -217,7 +217,7 @@ class _Talk:
         if len(prompt) > self.room:
             raise DataError(f"reset of the environment of row {self.row} leaves no room for a response: {text[:60]!r}")
         self.example, self.prompt, self.ids, self.chat = example, prompt, list(prompt), [*messages_of(example)]
-        self.turns, self.seen = [*map(_turn_of, self.chat)], prompt_text(run.tokenizer, example)
+        self.turns, self.seen = [*map(turn_of, self.chat)], prompt_text(run.tokenizer, example)
 
     def _say(self, said: Sequence[int], logps: Sequence[float]) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Take a turn; return its calls, and why one that it began cannot be read."""
@@ -263,7 +263,7 @@ class _Talk:
             return False
         kept, text, ids = follows
         self.given.append(Given(len(self.sampled), ids))
-        self._add([*map(_turn_of, kept)], kept, ids, text)
+        self._add([*map(turn_of, kept)], kept, ids, text)
         rendered = ""
         with suppress(DataError):
             rendered = prompt_text(tokenizer, replace(self.example, prompt=self.chat))
@@ -286,8 +286,8 @@ class _Talk:
         self.journal.keep({key: critique_to_json(said[self.row])})
 
 
-def _turn_of(message: Message) -> Turn:
+def turn_of(message: Message) -> Turn:
     """Return a message that the policy did not write as a turn."""
     calls = tuple(call.get("function", call) for call in message.get("tool_calls") or ())
     thought, name = (str(message.get(key) or "") for key in ("reasoning_content", "name"))
-    return Turn(str(message["role"]), str(message.get("content") or ""), False, thought, calls, name)
+    return Turn(str(message["role"]), as_text(message.get("content") or ""), False, thought, calls, name)

@@ -12,7 +12,7 @@ from text2grad.errors import check_known
 from text2grad.feedback import Critic, Match, ask, load_callable
 from text2grad.models import collate
 from text2grad.rl.metrics import FailureRate
-from text2grad.rl.rewards import rewards_of, whole_rewards
+from text2grad.rl.rewards import rewards_of
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -22,16 +22,14 @@ class JudgedIds(NamedTuple):
     Attributes:
         responses: the texts that the critic read; spans count their characters.
         critiques: one per response.
-        rewards: reward of each id, [B, T].
-        response_mask: True on ids, bool [B, T].
-        whole: the part of the last id's reward that judges the response as a whole, [B].
+        rewards: reward of each sampled id, [B, T].
+        response_mask: True on sampled ids, bool [B, T].
     """
 
     responses: list[str]
     critiques: list[Critique]
     rewards: Tensor
     response_mask: Tensor
-    whole: Tensor
 
 
 class OutsideJudge:
@@ -61,34 +59,23 @@ class OutsideJudge:
         self.prompt_end: str | None = ""  # as in `ask`; None shows thoughts
         self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
 
-    def __call__(
-        self,
-        tokenizer: Any,
-        examples: Sequence[Example],
-        ids: Sequence[Sequence[int]],
-        truncated: Sequence[bool],
-        *,
-        device: torch.device | str = "cpu",
-    ) -> JudgedIds:
-        """Return critiques and rewards of responses, given by their sampled ids, at least one each.
-
-        `truncated` is True where the length limit ended a response.
+    def __call__(self, tokenizer: Any, rollouts: Sequence[Rollout], *, device: torch.device | str = "cpu") -> JudgedIds:
+        """Return critiques and rewards of responses, at least one.
 
         Raises:
             CriticError: if the critic fails, or too many of its critiques could not be read.
         """
-        texts = [tokenizer.decode(list(own), skip_special_tokens=True) for own in ids]
-        rollouts = [
-            Rollout(example, (0,), tuple(own), text, cut)  # the prompt gets no reward
-            for example, own, text, cut in zip(examples, ids, texts, truncated, strict=True)
-        ]
-        critiques = ask(self.critic, examples, texts, match=self.match, prompt_end=self.prompt_end)
+        examples, responses = [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts]
+        critiques = ask(self.critic, examples, responses, match=self.match, prompt_end=self.prompt_end)
         with self._lock:
             self.failures.count(critique.status for critique in critiques)
             if self.failures.too_many:
                 raise self.failures.error("Mend the critic, and resume the training from its last checkpoint.")
         batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
         rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, batch).rewards
-        in_one = self.reward.placement in ("last_token", "verdict")
-        whole = rewards if in_one else whole_rewards(critiques, batch, truncated=self.reward.truncated)
-        return JudgedIds(texts, critiques, rewards, batch.response_mask, whole.sum(dim=1))
+        return JudgedIds(responses, critiques, rewards, batch.response_mask)
+
+
+def single_turn(tokenizer: Any, example: Example, ids: Sequence[int], *, truncated: bool) -> Rollout:
+    """Return a response of one turn, given by its sampled ids; the prompt, which gets no reward, is any id."""
+    return Rollout(example, (0,), tuple(ids), tokenizer.decode(list(ids), skip_special_tokens=True), truncated)

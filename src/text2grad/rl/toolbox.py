@@ -75,14 +75,18 @@ class Toolbox:
 
         return Pending(tools.get(call["name"], unknown), call["arguments"])
 
-    def judged(self, environment: Any, example: Example, response: Conversation, match: Match) -> Critique:
-        """Return what an environment says of a response: its reward as the outcome, with its feedback.
+    @staticmethod
+    def judged(
+        environment: Any, example: Example, response: Conversation, match: Match, *, with_reward: bool = True
+    ) -> Critique:
+        """Return what an environment says of a response: its reward as the outcome, if asked for, with its feedback.
 
         Raises:
             CriticError: if it fails, or returns something else.
         """
         name, turns = f"environment {type(environment).__name__}", list(response.starts())
         methods = [getattr(environment, method, None) for method in NO_TOOLS[1:]]
+        methods[0] = methods[0] if with_reward else None
         try:
             reward, said = (Pending(method, {}).result() if method else None for method in methods)
         except Exception as error:
@@ -94,7 +98,8 @@ class Toolbox:
         for turn, words in ((turn, words) for turn, words in parts if words is not None):
             text = response if turn is None else response.turns[turn].text
             [own] = ask(lambda examples, responses, words=words: [words], [example], [text], match=match)
-            critique = merged(critique, replace(own, spans=tuple(replace(span, turn=turn) for span in own.spans)))
+            spans = own.spans if turn is None else (replace(span, turn=turn) for span in own.spans)
+            critique = merged(critique, replace(own, spans=tuple(spans)))
         return critique
 
 
