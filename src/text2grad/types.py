@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from text2grad.errors import AlignmentError
 
 Label = Literal["positive", "negative"]
-Status = Literal["ok", "repaired", "unparsable", "timed_out"]
+Status = Literal["ok", "repaired", "unparsable", "timed_out", "withdrawn"]
 Message = Mapping[str, Any]
 Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
 PromptFormat = Literal["plain", "chat"]
@@ -34,7 +34,7 @@ HALF_PAIR = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair: JSON can escape it, but UTF-8 cannot encode it, and no tokenizer can read it."""
 LABELS: tuple[Label, ...] = get_args(Label)
 LARGEST_REWARD = 1e9  # squares of larger ones are beyond float32
-FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out"})
+FAILED_STATUSES: frozenset[Status] = frozenset({"unparsable", "timed_out", "withdrawn"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Critique:
         spans: the span map A(y), in character offsets of the response.
         outcome: a judgement of the whole response, placed on its last token; None without one. An omission, which has
             no span, can change the reward through the outcome.
-        status: the result of parsing the critique. δ is 0 everywhere for `unparsable` and `timed_out`.
+        status: the result of parsing the critique. δ is 0 everywhere unless it is `ok` or `repaired`.
         unmatched: quotes of the critic that the response does not contain.
     """
 
@@ -154,7 +154,7 @@ class Critique:
 
     @property
     def failed(self) -> bool:
-        """True if the critique is unusable: unparsable or timed out."""
+        """True if the critique is unusable: unparsable, timed out, or withdrawn."""
         return self.status in FAILED_STATUSES
 
 

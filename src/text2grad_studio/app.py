@@ -204,7 +204,9 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
     def teach(given: Any) -> Any:
         parent, lesson = _version(session, given.get("parent", 0), "parent"), numbers(given.get("lesson", {}), "lesson")
         corrections = session.corrections(_rater(session, given), texts(given.get("items"), "items"))
-        return session.versions.begin("teach", {"parent": parent, "corrections": corrections, "lesson": lesson})
+        annotations = session.annotations_of(_rater(session, given), [correction["item"] for correction in corrections])
+        request = {"parent": parent, "corrections": corrections, "annotations": annotations, "lesson": lesson}
+        return session.versions.begin("teach", request)
 
     def retrain(given: Any) -> Any:
         parent = _version(session, given.get("parent", 0), "parent")

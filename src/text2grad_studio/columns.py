@@ -60,7 +60,7 @@ class Filter:
         step_from, step_to: first and last step.
         reward_from, reward_to: bounds of Σ reward.
         label: a key of `LABELS`.
-        status: status of the critique: ok, repaired, unparsable, timed_out; "cut" for responses that the limit cut.
+        status: status of the critique, such as ok or unparsable; "cut" for responses that the limit cut.
         text: occurs in prompt, response or critique; case does not matter.
         regex: matches somewhere in the response.
         prompt: number of a prompt.

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import item_of
 from text2grad_studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result
 from text2grad_studio.sources import PER_TOKEN, Source, normalized
 
@@ -394,16 +395,6 @@ class RunIndex:
         digest = sha256(_stored(text).encode()).hexdigest()[:32]
         rows = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
         return int(rows[0][0]) if rows else None
-
-
-def item_of(prompt: str, response: str) -> str:
-    """Return the digest by which marks know a response: equal texts have equal marks, in any run.
-
-    Example:
-        >>> item_of("a", "b") == item_of("a", "b") != item_of("ab", "")
-        True
-    """
-    return sha256(f"{_stored(prompt)}\0{_stored(response)}".encode()).hexdigest()[:20]
 
 
 def _finite(text: str) -> float | None:

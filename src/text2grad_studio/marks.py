@@ -16,9 +16,9 @@ Events of one act of the person have the same "at", in nanoseconds, and the same
 heard no answer sends them again; they are saved once. "by" is "undo" or "redo" for such acts.
 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
-their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
-"open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
-A line that a person's change made invalid is not read either; a message names its file and number.
+their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed but by
+`text2grad feedback retract`, and "open" repeats the text, so the marks outlive the run. A line that a crash cut off is
+not read; it was never confirmed. A line that a person made invalid is not read either; a message names file and number.
 An undo or redo by a page that does not know the last operation on the response is refused: it would take back another
 tab's.
 
@@ -39,11 +39,10 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError, Text2GradError
-from text2grad.feedback import Annotation
+from text2grad.feedback import Annotation, item_of, mark_of, read_tombstones
 from text2grad.files import to_json
 from text2grad.types import LABELS, Critique, Span
 from text2grad_studio.fields import shown
-from text2grad_studio.index import item_of
 
 _RATER = re.compile(r"\w[\w .@-]{0,39}")
 TAB = re.compile(r"[0-9a-f]{12}")
@@ -223,7 +222,7 @@ class MarkStore:
 
     def __init__(self, directory: Path) -> None:
         """Take the directory, which need not exist."""
-        self.directory = directory / "marks"
+        self.directory, self.withdrawn = directory / "marks", read_tombstones(directory)
         self._lock = threading.Lock()
         self._raters: dict[str, _Known] = {}
         self._last = 0
@@ -393,6 +392,8 @@ class MarkStore:
             lines = whole.splitlines()
             for number, line in enumerate(lines, before.lines + 1):
                 event = _parsed(line)
+                if isinstance(event, dict) and self._is_withdrawn(rater, event):
+                    event = "its mark was withdrawn"
                 if isinstance(event, str):
                     faults.append(f"{path}, line {number}: {event}")
                 elif event is not None:
@@ -407,6 +408,11 @@ class MarkStore:
         known.files, known.faults = files, faults
         self._raters[rater] = known
         return known
+
+    def _is_withdrawn(self, rater: str, event: Mapping[str, Any]) -> bool:
+        """Return True for an operation that a person brought back, and not for the same mark made again later."""
+        stone = self.withdrawn.get(mark_of(event["item"], {**event, "rater": rater})) if self.withdrawn else None
+        return stone is not None and int(event["at"]) <= int(stone["at"])
 
     def _ends_whole(self, path: Path) -> bool:
         with path.open("rb") as file:

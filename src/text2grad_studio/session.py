@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import annotation_to_json
+from text2grad.feedback import annotation_to_json, item_of
 from text2grad.progress import note
 from text2grad_studio.agreement import agreement, finished
 from text2grad_studio.columns import LABELS, Filter
 from text2grad_studio.evaluations import Evaluations
 from text2grad_studio.fields import MOST, choice, integer, shown
-from text2grad_studio.index import RunIndex, item_of
+from text2grad_studio.index import RunIndex
 from text2grad_studio.marks import Marked, MarkStore
 from text2grad_studio.sources import Source
 from text2grad_studio.suggestions import Suggestions

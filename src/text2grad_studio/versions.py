@@ -1,6 +1,7 @@
 """Versions of the policy that lessons made, and the process that makes them.
 
     STORE/versions/0001/                a LoRA adapter, and version.json: parent, settings, changes of log p
+    STORE/versions/0001/marks.jsonl     the marks that it and the versions before it learned from
     STORE/versions/0002/reward_model/   after a retraining: the reward model by which the policy was trained
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,

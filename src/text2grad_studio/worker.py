@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError, Text2GradError, is_out_of_memory
-from text2grad.files import exclusive, published, to_json
+from text2grad.files import appended_records, exclusive, json_lines, published, to_json
 
 Tell = Callable[..., None]
 
@@ -229,6 +229,8 @@ def publish_version(
             if reward_model is not None:
                 shutil.copytree(reward_model, path / "reward_model")
                 shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # the next retraining samples from them
+            before = appended_records(directory / f"{about['parent']:04d}" / "marks.jsonl")
+            (path / "marks.jsonl").write_bytes(json_lines([*before, *request.get("annotations", ())]))
             (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +23,16 @@ from text2grad.errors import DataError
 from text2grad.feedback.examples import read_demonstrations, read_examples
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.records import (
+    TOMBSTONES,
     Annotation,
     CritiqueRecord,
     annotation_to_json,
+    critique_to_json,
+    item_of,
+    mark_of,
     read_annotations,
     read_critique_records,
+    take_marks,
     write_annotations,
 )
 from text2grad.files import read_text
@@ -176,7 +182,7 @@ def test_a_limit_counts_records_and_reads_no_further(tmp_path: Path) -> None:
         ),
         (
             {"response": "abc", "critique": {"spans": [], "status": "fine"}},
-            '"status" is one of ok, repaired, unparsable, timed_out, got "fine"',
+            '"status" is one of ok, repaired, unparsable, timed_out, withdrawn, got "fine"',
         ),
         (
             {"response": "abc", "critique": {"spans": [], "unmatched": "Nice"}},
@@ -592,3 +598,53 @@ def test_annotations_lose_thoughts_and_the_spans_in_them_where_a_reward_model_se
     assert one == Annotation("", " Rome", Critique("", (Span(1, 5, "positive"),)))
     assert other.response == " Rome"
     assert set(other.critique.spans) == {Span(1, 5, "positive", 0)}
+
+
+def test_marks_are_taken_out_of_a_record_and_the_last_takes_all_that_is_said() -> None:
+    ann, bob = Span(0, 2, "negative", rater="ann", reason="Too short."), Span(3, 7, "positive", rater="bob")
+    both = Annotation("Where?", "In Lyon.", Critique("Hm.", (ann, bob), 0.5, "ok", ("Rome",)))
+    record = annotation_to_json(both)
+    item = item_of("Where?", "In Lyon.")
+    assert item == sha256(b"Where?\0In Lyon.").hexdigest()[:20]
+    names = [mark_of(item, span.stated) for span in (ann, bob)]
+    assert take_marks(record, lambda _, span: span["rater"] == "eve") == set()
+    assert record == annotation_to_json(both)
+    assert take_marks(record, lambda mark, _: mark == names[0]) == {names[0]}
+    assert record["critique"] == critique_to_json(Critique("", (bob,), 0.5))
+    assert take_marks(record, lambda mark, _: True) == {names[1]}
+    assert record["critique"] == critique_to_json(Critique("", status="withdrawn"))
+    silent = annotation_to_json(both._replace(critique=Critique("Fine.", outcome=1.0)))
+    assert take_marks(silent, lambda mark, _: True) == set()
+    assert silent["critique"] == critique_to_json(Critique("Fine.", outcome=1.0))
+    cached = {"key": sha256(b"Where?\0In Lyon.").hexdigest(), "critique": annotation_to_json(both)["critique"]}
+    assert take_marks(cached, lambda mark, _: True) == {*names}
+    chat = {**annotation_to_json(both), "prompt": [{"role": "user", "content": "Where?"}]}
+    assert take_marks(chat, lambda mark, _: True) == {*names}
+
+
+def test_a_mark_has_its_name_from_who_says_what_about_which_words_and_not_from_the_reason() -> None:
+    span = Span(3, 7, "negative", rater="ann")
+    others = [replace(span, **change) for change in ({"start": 2}, {"end": 8}, {"label": "positive"}, {"turn": 1})]
+    others += [replace(span, rater="bob"), replace(span, rater=None)]
+    names = [mark_of("item", other.stated) for other in (span, *others)]
+    assert len({*names, mark_of("other item", span.stated)}) == 8
+    assert mark_of("item", replace(span, reason="No.", category="style", severity="major").stated) == names[0]
+
+
+def test_annotations_without_withdrawn_marks_are_written_and_damaged_tombstones_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    marked = Annotation("Where?", LYON, Critique("No.", (Span(10, 14, "negative", rater="ann"),)))
+    other = marked._replace(prompt="Who?")
+    mark = mark_of(item_of("Where?", LYON), marked.critique.spans[0].stated)
+    (tmp_path / TOMBSTONES).write_text(json.dumps({"mark": mark, "rater": "ann", "at": 1, "reason": "a test"}))
+    with caplog.at_level("WARNING", logger="text2grad"):
+        write_annotations(tmp_path / "team.jsonl", [marked, other])
+    said = f"{tmp_path / 'team.jsonl'}: 1 marks are left out, which were withdrawn ({tmp_path / TOMBSTONES})"
+    assert caplog.messages == [said]
+    first, second = read_annotations(tmp_path / "team.jsonl")
+    assert (first.critique, first.critique.failed) == (Critique("", status="withdrawn"), True)
+    assert second == other
+    (tmp_path / TOMBSTONES).write_text('{"name": "x"}')
+    with pytest.raises(DataError, match=r"withdrawn\.jsonl: it holds no 'mark'\. Put back a copy of it"):
+        write_annotations(tmp_path / "team.jsonl", [marked])

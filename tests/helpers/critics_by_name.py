@@ -26,6 +26,7 @@ class Raters:
 
     asked = 0
     said = ("ann", "bob")
+    why = "It sounds like a form letter."  # Ann's reason
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         Raters.asked += len(responses)
@@ -36,7 +37,8 @@ class Raters:
         for rater, word in zip(("ann", "bob"), (words[:1], words[1:][-1:]), strict=True):
             if word and rater in self.said:
                 label: Label = "negative" if rater == "ann" else "positive"
-                yield Span(*word[0].span(), label, rater=rater, category="style/tone" if rater == "ann" else "fact")
+                about = {"category": "style/tone", "reason": self.why} if rater == "ann" else {"category": "fact"}
+                yield Span(*word[0].span(), label, rater=rater, **about)
 
 
 class BobAlone(Raters):

@@ -121,6 +121,12 @@ def test_answers_are_read_with_their_own_ids_and_those_of_a_person_are_encoded(t
     assert run.kept("none.jsonl", list) == []
 
 
+def test_an_answer_whose_marks_were_withdrawn_is_no_evidence_that_it_is_good(tmp_path: Path) -> None:
+    given = answers(small_run.critic_tokenizer())
+    withdrawn = annotations(given[:1])[0]._replace(critique=Critique("", status="withdrawn"))
+    assert lesson_run(tmp_path, [withdrawn, *annotations(given[1:])]).marked == given[1:]
+
+
 def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"marks\.jsonl:1: the policy's tokenizer changes the response 'purple'"):
         lesson_run(tmp_path, [Annotation("red", "purple", Critique("no", (Span(0, 6, "negative"),)))])

@@ -11,10 +11,10 @@ from critics_by_name import Raters
 from places import ROOT
 from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
-from text2grad.config import load_recipe
+from text2grad.config import load_recipe, recipe_of_run
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.recipe_run import run_recipe
-from text2grad.runs.replay import KnownCritiques, LeftOut, weights_apart
+from text2grad.runs.replay import KnownCritiques, LeftOut, begin_again, weights_apart
 from text2grad.types import Critique, Example, Rollout, Span
 
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")
@@ -158,6 +158,7 @@ def test_what_is_left_of_a_critique() -> None:
     assert LeftOut(raters=("ann", "bob")).rest(both, "0:0") == Critique("")
     assert LeftOut(critiques=("0:1",)).rest(both, "0:1") == Critique("")
     assert LeftOut(critiques=("0:1",)).rest(both, "1:0") is both
+    assert LeftOut().rest(Critique("", status="withdrawn"), "0:0") == Critique(""), "nobody said anything"
 
 
 def test_where_the_critic_learned_only_the_same_step_is_repeated() -> None:
@@ -166,3 +167,16 @@ def test_where_the_critic_learned_only_the_same_step_is_repeated() -> None:
         critic = KnownCritiques(lambda examples, responses: [Critique("new")] * len(responses), steps, learns=learns)
         critic.step = 1
         assert critic([Example("p")], ["r"])[0].feedback == expected
+
+
+def test_prompts_may_have_lost_marks_but_not_words(parent: Path, tmp_path: Path) -> None:
+    recipe = recipe_of_run(parent)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": str(tmp_path / "team.jsonl")})})
+
+    def inputs(out: str) -> set[str]:
+        begin_again(parent, tmp_path / out, recipe, {}, from_step=0)
+        return {*json.loads((tmp_path / out / "run.json").read_bytes())["inputs"]}
+
+    assert inputs("first") == {"model.path", "prompts", "held-out prompts"}
+    (tmp_path / "withdrawn.jsonl").touch()
+    assert inputs("second") == {"model.path"}

@@ -18,6 +18,7 @@ from text2grad_studio.app import _body, make_app
 from text2grad_studio.columns import Filter
 from text2grad_studio.exports import page_of_response
 from text2grad_studio.server import serve
+from text2grad_studio.versions import Versions
 
 PORT, TOKEN = 8321, "t" * 43
 HUGE = "9" * 30
@@ -438,6 +439,18 @@ def test_teaching_without_a_policy_or_marks_says_the_way_out(tmp_path: Path) -> 
     assert "mark a word" in client.post("/api/teach", json={}).json()["error"]
     marked(client)
     assert "--model PATH" in client.post("/api/teach", json={}).json()["error"]
+
+
+def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, begun = client_of(tmp_path), list[Any]()
+    marked(client)
+    monkeypatch.setattr(Versions, "begin", lambda self, kind, request: begun.append((kind, request)))
+    assert client.post("/api/teach", json={}).status_code == 200
+    [(kind, request)] = begun
+    assert kind == "teach"
+    [annotation] = request["annotations"]
+    assert annotation["response"] == request["corrections"][0]["response"]
+    assert {span["rater"] for span in annotation["critique"]["spans"]} == {"ann"}
 
 
 def test_the_server_loads_no_model_library(tmp_path: Path) -> None:

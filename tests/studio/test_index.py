@@ -12,8 +12,9 @@ import pytest
 
 from studio_world import append, record, write_run
 from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import item_of
 from text2grad_studio.columns import LABELS, ORDERS, Filter
-from text2grad_studio.index import RunIndex, item_of
+from text2grad_studio.index import RunIndex
 from text2grad_studio.sources import open_sources
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from studio_world import session
 from text2grad.errors import DataError
-from text2grad.feedback import annotation_to_json, read_annotations
+from text2grad.feedback import annotation_to_json, item_of, mark_of, read_annotations
 from text2grad.files import json_lines
+from text2grad.runs.lineage import Retraction
 from text2grad.types import Span
 from text2grad_studio.exports import page_of_marks
-from text2grad_studio.index import item_of
 from text2grad_studio.marks import Marked, MarkStore, OvertakenError, StoreError
 
 PROMPT, RESPONSE = "Where?", "In Lyon, on Friday."
@@ -293,3 +293,33 @@ def test_a_mark_keeps_its_reason_and_its_rater(tmp_path: Path) -> None:
         {"start": 3, "end": 7, "label": "positive", "rater": "ann", "source": "studio"},
         {"start": 9, "end": 18, "label": "negative", "reason": "it was Monday", "rater": "ann", "source": "studio"},
     ]
+
+
+def test_a_rater_takes_marks_back_and_an_old_copy_brings_none_again(tmp_path: Path) -> None:
+    store, runs = MarkStore(tmp_path), tmp_path / "runs"
+    runs.mkdir()
+    events = [OPEN, span("a", 3, 7, note="wrong city"), span("a", 0, 7, note="no city"), span("b", 12, 18)]
+    store.append("ann", "0" * 12, [*events, {"op": "critique", "item": ITEM, "text": "Half right."}])
+    store.append("ann", "1" * 12, [OPEN, span("b", 12, 19, "positive", note="a better note")])
+    store.append("ben", "2" * 12, [OPEN, span("a", 3, 7, note="of Ben")])
+    folder = tmp_path / "marks" / "ann"
+    copies = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+
+    name = mark_of(ITEM, {"rater": "ann", "start": 0, "end": 7, "label": "negative"})
+    Retraction(tmp_path, runs, "ann", name).write("a test")
+    marked = store.marked("ann")[ITEM]
+    assert (list(marked.spans), marked.critique) == (["b"], "Half right.")
+    left = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert [note for note in (b"wrong city", b"no city", b"a better note") if note in left] == [b"a better note"]
+
+    Retraction(tmp_path, runs, "ann").write("a test")
+    assert store.marked("ann") == {}
+    assert b"".join(path.read_bytes() for path in folder.iterdir()).strip() == b""
+    assert list(store.marked("ben")[ITEM].spans) == ["a"]
+    for path, data in copies.items():
+        path.write_bytes(data)
+    later = MarkStore(tmp_path)
+    assert later.marked("ann") == {}
+    assert [fault.partition(": ")[2] for fault in later.faults("ann")] == ["its mark was withdrawn"] * 7
+    later.append("ann", "3" * 12, [OPEN, span("a", 3, 7, note="still the wrong city")])
+    assert list(later.marked("ann")[ITEM].spans) == ["a"], "the same mark, made again"

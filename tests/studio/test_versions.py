@@ -210,6 +210,21 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
     assert json.loads((directory / "version.json").read_text())["lesson"]["rounds"] == 1
 
 
+def test_a_version_keeps_the_marks_that_it_and_those_before_it_learned_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("text2grad.models.probing.probe", lambda model: torch.zeros(8, 8))
+    known: dict[str, Any] = {"peft_config": {POLICY_ADAPTER: SimpleNamespace()}, "dtype": torch.float32}
+    policy = SimpleNamespace(**known, save_pretrained=lambda path, **_: Path(path).mkdir())
+    models: Any = SimpleNamespace(path="base")
+    for parent, mark in ((0, "first"), (1, "second"), (0, "third")):
+        request = {"versions": str(tmp_path), "parent": parent, "annotations": [{"prompt": mark}]}
+        publish_version(models, policy, request, {})
+    files = (tmp_path / f"000{number}" / "marks.jsonl" for number in (1, 2, 3))
+    marks = [[json.loads(line)["prompt"] for line in path.read_text().splitlines()] for path in files]
+    assert marks == [["first"], ["first", "second"], ["third"]]
+
+
 def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from text2grad.cli import (
     feedback_export,
     feedback_import,
     feedback_prepare,
+    feedback_retract,
     generate,
     quickstart,
     recipe,
@@ -82,7 +83,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # commands of other packages
     quickstart.add_parser(commands)
     about = "annotations from data sets and other formats, and as a data set with a card"
-    _add_group(commands, "feedback", about, (feedback_prepare, feedback_import, feedback_export))
+    _add_group(commands, "feedback", about, (feedback_prepare, feedback_import, feedback_export, feedback_retract))
     for module in (annotate, sft, reward, train):
         module.add_parser(commands)
     about = "measure policies, critics, and pairs of texts"

@@ -23,13 +23,18 @@ from .record_files import (
     refuse_half_pairs as refuse_half_pairs,
 )
 from .records import (
+    TOMBSTONES as TOMBSTONES,
     Annotation as Annotation,
     CritiqueRecord as CritiqueRecord,
     annotation_to_json as annotation_to_json,
     critique_from_json as critique_from_json,
     critique_to_json as critique_to_json,
+    item_of as item_of,
+    mark_of as mark_of,
     read_annotations as read_annotations,
     read_critique_records as read_critique_records,
+    read_tombstones as read_tombstones,
+    take_marks as take_marks,
     write_annotations as write_annotations,
 )
 from .sources import read_source as read_source

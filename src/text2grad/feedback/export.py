@@ -43,7 +43,7 @@ negative spans. {without:,} responses have feedback without spans.
 | `critique.feedback` | the critique in words |
 | `critique.spans` | characters [start, end) of the response, "positive" or "negative"{further} |
 | `critique.outcome` | a judgement of the whole response, placed on its last token; null if there is none |
-| `critique.status` | ok, repaired, unparsable or timed_out; the last two give δ = 0 |
+| `critique.status` | ok, repaired, unparsable, timed_out or withdrawn; the last three give δ = 0 |
 | `critique.unmatched` | the critic's quotes that the response does not contain |
 
 ```python

@@ -21,6 +21,7 @@ one, which may be empty. An unparsable critique is no error: its status is recor
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -43,13 +44,15 @@ from text2grad.feedback.record_files import (
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
 from text2grad.feedback.turns import in_turns, sampled_texts, turns_to_json, with_thoughts, without_thoughts
-from text2grad.files import json_lines, write_files
+from text2grad.files import appended_records, json_lines, readable, to_json, write_files
+from text2grad.progress import note
 from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
 
 BESIDE = ("feedback", "spans", *QUOTES, "outcome")  # parts of a critique that may stand beside the response
+TOMBSTONES = "withdrawn.jsonl"  # beside annotations: {"mark": its name, "rater": ..., "at": nanoseconds, "reason": ...}
 
 _TURN = '{"role": ..., "text": ..., "sampled": ..., ...}'
 _SPAN = 'a span is [start, end, "positive" or "negative"]'
@@ -135,12 +138,50 @@ def _critique(given: Object, response: str, where: str, match: Match) -> Critiqu
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
-    """Write annotations as JSON lines, atomically.
+    """Write annotations as JSON lines, atomically, without marks that were withdrawn from this directory.
 
     Raises:
         DataError: if the file cannot be written.
     """
-    write_files(path.parent, {path.name: json_lines(map(annotation_to_json, annotations))})
+    gone, records = read_tombstones(path.parent), list(map(annotation_to_json, annotations))
+    back = set[str]().union(*(take_marks(record, lambda mark, _: mark in gone) for record in records if gone))
+    write_files(path.parent, {path.name: json_lines(records)})
+    if back:
+        note(f"{path}: {len(back)} marks are left out, which were withdrawn ({path.parent / TOMBSTONES})", warning=True)
+
+
+def read_tombstones(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return what is left of the marks that were withdrawn from a directory, by their names."""
+    with readable(directory / TOMBSTONES, "Put back a copy of it"):
+        return {stone["mark"]: stone for stone in appended_records(directory / TOMBSTONES)}
+
+
+def item_of(prompt: str, response: str) -> str:
+    """Return the digest by which marks know a response: equal texts have equal marks, in any run."""
+    return sha256(f"{prompt}\0{response}".encode("utf-8", "backslashreplace")).hexdigest()[:20]
+
+
+def mark_of(item: str, span: Mapping[str, Any]) -> str:
+    """Return the name of a mark, the same in all files and stores: a digest of response, rater, place and label."""
+    about = [span.get(key) for key in ("rater", "turn", "start", "end", "label")]
+    return sha256(to_json([item, *about])).hexdigest()[:16]
+
+
+def take_marks(record: Object, goes: Callable[[str, Object], bool]) -> set[str]:
+    """Take the marks that go, by name and span, out of a record of `annotation_to_json`, in place; return their names.
+
+    The words of its critique, which may speak of them, go with the first, and all that it says with the last mark.
+    """
+    critique, item = record["critique"], str(record.get("key"))[:20]  # the keys of a critic's cache are such digests
+    if isinstance(record.get("prompt"), str | list) and "response" in record:
+        item = item_of(Example(record["prompt"]).prompt_text, record["response"])
+    named = [(mark_of(item, span), span) for span in critique["spans"]]
+    taken = {mark for mark, span in named if goes(mark, span)}
+    if taken:
+        critique |= {"feedback": "", "unmatched": [], "spans": [span for mark, span in named if mark not in taken]}
+    if taken and not critique["spans"]:
+        critique |= {"outcome": None, "status": "withdrawn"}
+    return taken
 
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:

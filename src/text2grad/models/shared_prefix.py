@@ -31,12 +31,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicCache
 from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import arguments_of, cache_argument, empty_cache
-from text2grad.models.shared_attention import (
-    Beginnings,
-    SharingCache,
-    attending,
-    attends_to_shared,
-)
+from text2grad.models.shared_attention import Beginnings, SharingCache, attending, attends_to_shared
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
 

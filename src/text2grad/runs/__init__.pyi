@@ -8,7 +8,7 @@ from .comparison import collect as collect, quickstart_tables as quickstart_tabl
 from .critic_service import CriticServer as CriticServer
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .lesson import give_lesson as give_lesson
-from .lineage import write_lineage as write_lineage
+from .lineage import Retraction as Retraction, write_lineage as write_lineage
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of

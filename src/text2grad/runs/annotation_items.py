@@ -19,14 +19,7 @@ from text2grad.config import Recipe, digest_of
 from text2grad.critics import CachedCritic
 from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of, with_word_of_people
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import (
-    Annotation,
-    check_examples,
-    is_finite,
-    load_callable,
-    read_examples,
-    write_annotations,
-)
+from text2grad.feedback import Annotation, check_examples, is_finite, load_callable, read_examples, write_annotations
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
 from text2grad.runs.critic_quality import check_identity, identity_of

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from text2grad.config import recipe_of_run
@@ -149,7 +150,7 @@ class Recorded(Replay):
                 spread = (optimizer.state[parameter]["exp_avg_sq"] / corrections[1]).sqrt()
                 tensors[f"scale.{name}"] = spread + ADAM_EPS
         path = self.scratch / f"{len(self.updates):06d}.safetensors"
-        _save(tensors, path)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
         rate = float(optimizer.param_groups[0]["lr"]) / corrections[0]
         scale = min(1.0, self.optimizers.max_grad_norm / (norms["update/policy_grad_norm"] + 1e-6))  # as torch clips
         self.updates.append(Update(self._data.step, rows, PPOBatch.rows(self._data, rows), rate, scale, path))
@@ -268,7 +269,7 @@ def _explained(trainer: Recorded, contexts: Sequence[Rollout], steps: Steps) -> 
     last = now = _log_p(trainer, batch, len(contexts))
     with Progress("attribute", len(trainer.updates)) as progress:
         for update in reversed(trainer.updates):
-            tensors = _load(update.weights, trainer.accelerator.device)
+            tensors: Weights = load_file(update.weights, device=str(trainer.accelerator.device))
             weights = {name: tensors[name] for name in trainer.of_policy}
             later = {name: ADAM_BETAS[0] * value for name, value in later.items()}
             for place, part in GAUSS:
@@ -337,16 +338,3 @@ def _gradient(trainer: Recorded, batch: Any, places: int) -> Weights:
     gradient = {name: p.grad for name, p in trainer.of_policy.items() if p.grad is not None}
     trainer.model.zero_grad(set_to_none=True)
     return gradient
-
-
-def _save(tensors: Weights, path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-
-
-def _load(path: Path, device: Any) -> Weights:
-    from safetensors.torch import load_file
-
-    weights: Weights = load_file(path, device=str(device))
-    return weights

@@ -205,6 +205,7 @@ class LessonRun(PolicySampler):
             DataError: if it cannot be read, or the tokenizer changes an answer, so that marks would lie elsewhere.
         """
         records = list(read_critique_records(path, require_prompt=True)) if path.stat().st_size else []
+        records = [record for record in records if record.critique.status != "withdrawn"]  # says nothing, good or bad
         examples = [self.known.get(record.prompt, Example(record.prompt)) for record in records]
         prompts = encode_prompts(self.tokenizer, examples, **self._form) if records else []
         ends = stop_ids(self.policy, self.tokenizer, self.recipe.rollout.eos_token_ids, **self._form)

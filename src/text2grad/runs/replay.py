@@ -18,7 +18,7 @@ from typing import Any
 
 from text2grad.config import Recipe, all_checkpoints, latest_checkpoint, recipe_of_run, step_of
 from text2grad.errors import CheckpointError, ConfigError, DataError
-from text2grad.feedback import Critic, critique_from_json
+from text2grad.feedback import TOMBSTONES, Critic, critique_from_json
 from text2grad.files import published, to_json
 from text2grad.models import make_rollouts
 from text2grad.progress import note
@@ -38,7 +38,7 @@ class LeftOut:
     Attributes:
         raters: whose spans are left out.
         categories: spans of these kinds are left out, and of those below: "style" stands for "style/tone", too.
-        critiques: names of whole critiques, STEP:ROW: the step, and the row of the response in it, both from 0.
+        critiques: names of whole critiques, STEP:ROW, both from 0; or of a withdrawn mark, which the records lost.
     """
 
     raters: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class LeftOut:
 
     def rest(self, critique: Critique, name: str) -> Critique:
         """Return what is left of a critique of this name; without any of its spans its outcome goes, too."""
-        if name in self.critiques:
+        if name in self.critiques or critique.status == "withdrawn":
             return Critique("")
         kept = tuple(span for span in critique.spans if not self._has(span.rater, span.category))
         if len(kept) == len(critique.spans):
@@ -88,9 +88,8 @@ class KnownCritiques:
         new = [row for row, key in enumerate(keys) if key not in self.known]
         asked = self.critic([examples[row] for row in new], [responses[row] for row in new]) if new else ()
         answers = dict(zip(new, asked, strict=True))
-        where = "a record of the parent"
         return [
-            answers[row] if row in answers else critique_from_json(self.known[key], responses[row], where=where)
+            answers[row] if row in answers else critique_from_json(self.known[key], responses[row], where="a record")
             for row, key in enumerate(keys)
         ]
 
@@ -162,12 +161,12 @@ def make_without(parent: Path, out: Path, left_out: LeftOut, *, same_responses: 
 
 
 def _first_use(parent: Path, steps: Steps, left_out: LeftOut) -> int:
-    """Return the first step that learned from what is left out."""
+    """Return the first step that learned from what is left out, or from marks that the records hold no more."""
     seen = {"raters": set[str](), "categories": set[str]()}
     for step, records in steps.items():
         for row, record in enumerate(records):
             critique = critique_from_json(record["critique"], record["response"], where=str(parent / "rollouts"))
-            if left_out.rest(critique, f"{step}:{row}") != critique:
+            if record.get("withdrawn") or left_out.rest(critique, f"{step}:{row}") != critique:
                 return step
             seen["raters"] |= {span.rater for span in critique.spans if span.rater}
             seen["categories"] |= {span.category for span in critique.spans if span.category}
@@ -184,6 +183,8 @@ def begin_again(parent: Path, out: Path, recipe: Recipe, lineage: Mapping[str, A
     with published(out) as temporary:
         contents, settings = json.loads((parent / "run.json").read_bytes()), recipe.model_dump(mode="json")
         empty = {f"{section}.{key}" for section, keys in settings.items() for key, value in keys.items() if not value}
+        if recipe.data.train and (Path(recipe.data.train).parent / TOMBSTONES).exists():  # prompts stay without marks
+            empty |= {"data.train", "data.held_out", "prompts", "held-out prompts"}
         inputs = {name: digest for name, digest in contents["inputs"].items() if name not in empty}
         contents |= {"recipe": settings, "inputs": inputs}
         (temporary / "checkpoints").mkdir(parents=True)

@@ -83,7 +83,8 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         alike = (
             group
             for group in groups
-            if not _differing(group[0].recipe, recipe) and _left_out(group[0].run.directory) == _left_out(path)
+            if not _differing(group[0].recipe, recipe)
+            and read_lineage(group[0].run.directory).get("without") == read_lineage(path).get("without")
         )
         if (group := next(alike, None)) is None:
             groups.append(group := [])
@@ -92,11 +93,6 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         raise DataError(f"{paths[0]} is a single run; name at least two runs")
     directories = [[compared.run.directory for compared in group] for group in groups]
     return list(map(Method, _names(directories), groups))
-
-
-def _left_out(directory: Path) -> Any:
-    """Return the feedback that a run did without; None for one of all feedback."""
-    return read_lineage(directory).get("without")
 
 
 def _evaluation(run: Run, step: int | None) -> Mapping[str, Any] | None:
