@@ -98,6 +98,7 @@ benchmarks: dev              ## speed and memory, as JSON in evidence/results
 		--micro-batch-tokens 4096 1024 --json evidence/results/step_trl.json
 	$(BIN)/python benchmarks/step.py --peer trl --peer-rows 16 --work long --vocab 32000 --sizes 768x12 --threads 1 2 \
 		--json evidence/results/step_long.json
+	$(BIN)/python benchmarks/step.py --work turns --vocab 8192 --repeats 5 --json evidence/results/step_turns.json
 	$(BIN)/python benchmarks/reward_decode.py --peer --json evidence/results/reward_decode.json
 
 clean:

@@ -4,6 +4,7 @@
     python benchmarks/step.py --vocab 8192 --json step.json
     python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2
     python benchmarks/step.py --work long --peer trl --peer-rows 16 --vocab 32000 --sizes 768x12 --threads 1 2
+    python benchmarks/step.py --work turns --vocab 8192 --repeats 5 --json evidence/results/step_turns.json
 
 Setting ("short"): batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the
 published reference), Llama of hidden size 256 with 4 layers, one thread, fp32. "long": batch 32 in groups of 8 to a
@@ -13,6 +14,11 @@ matrices, without a value function; its seconds hold generation, scoring and upd
 `part_of_memory` compare the two. `processor_s` is the processor time of a step of all threads, which other programs on
 the machine disturb less. Figures are medians of the repeats after a first step. "textbook" makes the same passes with
 logits of the whole sequence, log_softmax and gather.
+
+"turns": whole steps of the trainer on trajectories of 4 turns, the first three of which call a tool that answers at
+once. `times_as_long` is relative to "single" responses to the same prompts with as many tokens in all; "sampled" are
+responses with as many sampled tokens, whose prompts hold what the tool says, and "anew" turns without caches. What
+rows say is prescribed, at the cost of sampling it.
 
     matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate,
 
@@ -48,9 +54,21 @@ WORK = {
     "short": Work(16, 1, 64, 64, 4),
     "long": Work(32, 8, 512, 128, 2),
     "tiny": Work(8, 4, 160, 8, 2),
+    "turns": Work(16, 4, 64, 256, 4),
 }
 SIZES = {"256x4": (256, 688, 4, 4), "512x8": (512, 1_376, 8, 8), "768x12": (768, 2_048, 12, 12)}
 """Hidden size, intermediate size, layers, heads."""
+
+TURNS, TOLD = 4, 14  # words of a result of the tool
+TALKS = ("single", "sampled", "turns", "anew")
+CALL = '{"name": "look", "arguments": {"place": "', '"}}'
+ROLES = "<user>", "<assistant>", "<tool>"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}"
+    "{% if m.role == 'assistant' %}</s>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def build(vocab: int, targets: Any, size: str = "256x4", *, positions: int = 1024) -> Any:
@@ -208,6 +226,92 @@ def ours(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def prescribe(vocab: int, turns: int) -> tuple[Any, list[str]]:
+    """Let rows say a call in each turn and an answer in the last, for the cost of sampling; return tokenizer, words."""
+    import torch
+
+    from text2grad.models import sampling
+    from text2grad.rl import conversations
+    from text2grad.tasks.tiny import word_tokenizer
+
+    words = [f" w{number}" for number in range(vocab - len(word_tokenizer(CALL, ROLES)))]
+    tokenizer = word_tokenizer([*CALL, "".join(words)], ROLES)
+    tokenizer.chat_template = TEMPLATE
+    of_words = tokenizer.convert_tokens_to_ids(words)
+    head, tail = (tokenizer(part, add_special_tokens=False).input_ids for part in CALL)
+    draw = sampling.sample_inverse_cdf
+
+    def said(*, rows: int, tokens: int, turn: int, **seeds: int) -> torch.Tensor:
+        """Return the ids of a turn in place of uniform numbers, [rows, tokens]."""
+        before, behind = (head, tail) if turn + 1 < turns else ([], [])
+        generator, free = random.Random(f"{seeds} {turn}"), tokens - len(before) - len(behind) - 1
+        ids = [[*before, *generator.choices(of_words, k=free), *behind, tokenizer.eos_token_id] for _ in range(rows)]
+        return torch.tensor(ids, dtype=torch.float32)
+
+    def drawn(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        draw(logits, ids / vocab)
+        return ids.long()
+
+    conversations.step_uniforms, sampling.sample_inverse_cdf = said, drawn
+    return tokenizer, words
+
+
+def talks(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure whole steps of the trainer, on responses of one or several turns."""
+    import tempfile
+
+    from text2grad.models.kv_cache import Caches
+    from text2grad.rl.trainer import Text2GradTrainer
+
+    work, turns = WORK[args.work], 1 if args.who in ("single", "sampled") else TURNS
+    tokenizer, words = prescribe(args.vocab[0], turns)
+
+    def look(place: str) -> str:
+        """Look at a place.
+
+        Args:
+            place: Where.
+        """
+        return "".join(words[:TOLD])
+
+    if args.who == "anew":
+        Caches.keep = lambda *_: None
+    told = (TOLD + 2) * (TURNS - 1)  # with the marks of two roles
+    generator, length = random.Random(1), work.prompt + told * (args.who == "sampled")
+    prompts = ["".join(generator.choices(words, k=length)) for _ in range(2 * work.batch)]
+    rollout = {"batch_size": work.batch, "group_size": work.group, "max_turns": turns}
+    rollout["max_new_tokens"] = (work.response + told * (args.who == "single")) // turns
+    seconds, processor, phases = list[float](), list[float](), dict[str, list[float]]()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Text2GradTrainer(
+            policy,
+            lambda examples, responses: [row % 3 - 1.0 for row in range(len(responses))],
+            prompts,
+            processing_class=tokenizer,
+            tools=[look] if turns > 1 else (),
+            ppo={"epochs": work.epochs, "kl": args.kl, "micro_batch_tokens": args.micro_batch_tokens[0]},
+            rollout=rollout,
+            run={"out": folder, "threads": args.threads[0], "tracker": "none", "steps": args.repeats + 1},
+        )
+        for number in range(args.repeats + 1):
+            began, of_processor = time.perf_counter(), time.process_time()
+            step = trainer.train_step()
+            if number:  # the first step warms up
+                seconds.append(time.perf_counter() - began)
+                processor.append(time.process_time() - of_processor)
+                for name in ("rollout", "score", "update"):
+                    phases.setdefault(name, []).append(step.metrics[f"seconds/{name}"])
+    return {
+        "turns": turns,
+        "tokens": {name: int(step.metrics[f"tokens/{name}"]) for name in ("prompt", "generated")},
+        "seconds": {"step": statistics.median(seconds)},
+        "phases": {name: statistics.median(values) for name, values in phases.items()},
+        "processor_s": statistics.median(processor),
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "load": os.getloadavg()[0],
+    }
+
+
 def trl(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Measure TRL's `GRPOTrainer`: generation, scoring and as many passes over the completions."""
     import tempfile
@@ -320,6 +424,8 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     rate = matrix_rate()
     setting = {"who": args.who, "vocab": args.vocab[0], "size": args.sizes[0], "threads": args.threads[0]}
     setting |= {"work": args.work}
+    if args.who in TALKS:
+        return {**setting, **talks(policy, args), "loaded_gb": loaded_gb}
     if args.who == "trl":
         return {**setting, "rows": args.peer_rows, **trl(policy, args), "loaded_gb": loaded_gb}
     if args.who == "text2grad":
@@ -342,7 +448,13 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def compared(ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, float]:
-    """Return how many times as fast as the peer a step is, and which part of its memory it takes."""
+    """Return how many times as fast as the peer a step is, and which part of its memory it takes; of turns, as long."""
+    if ours["who"] in TALKS:
+        return {
+            "times_as_long": ours["seconds"]["step"] / peer["seconds"]["step"],
+            "times_as_long_in_processor_time": ours["processor_s"] / peer["processor_s"],
+            "part_of_memory": ours["peak_gb"] / peer["peak_gb"],
+        }
     of_peer = peer["seconds"]
     seconds = sum(value for name, value in ours["seconds"].items() if "step" in of_peer or name in of_peer)
     processor = (
@@ -361,7 +473,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, nargs="+", default=[8_192, 128_256])
     parser.add_argument("--kl", choices=["k1", "full"], default="k1")
     parser.add_argument("--targets", default="qv", help='"qv" (as the published reference) or "all-linear"')
-    parser.add_argument("--who", choices=["text2grad", "textbook", "trl"])
+    parser.add_argument("--who", choices=["text2grad", "textbook", "trl", *TALKS])
     parser.add_argument("--peer", choices=["textbook", "trl"], default="textbook")
     parser.add_argument("--work", choices=WORK, default="short")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["256x4"])
@@ -392,7 +504,7 @@ def main() -> None:
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         peer: dict[str, Any] = {}
-        for way in [args.peer], *ways:
+        for way in [[who] for who in TALKS] if args.work == "turns" else [[args.peer], *ways]:
             lines = subprocess.run(
                 [*command, "--who", *way], stdout=subprocess.PIPE, text=True, check=True, env=environment
             )

@@ -13,6 +13,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import critique_to_json
 from text2grad.models import sampling
 from text2grad.models.continuation import CUT
+from text2grad.models.decoding import steps_are_right
 from text2grad.models.randomness import step_uniforms
 from text2grad.rl.evaluation import held_out_responses
 from text2grad.types import Critique, Example, Rollout
@@ -161,7 +162,7 @@ def test_rows_that_go_on_keep_their_numbers_and_their_places(tmp_path: Path, mon
         return step_uniforms(**how)
 
     def grouped(model: Any, prompts: Any, *given: Any, **how: Any) -> Any:
-        groups.append([ids[: len(group)] == group for ids, group in zip(prompts, how["groups"], strict=True)])
+        groups.append([ids[: len(group)] == group for ids, group in zip(prompts, how["caches"].groups, strict=True)])
         return decode(model, prompts, *given, **how)
 
     monkeypatch.setattr("text2grad.rl.conversations.step_uniforms", numbers)
@@ -174,6 +175,20 @@ def test_rows_that_go_on_keep_their_numbers_and_their_places(tmp_path: Path, mon
     rollouts_free = [rollout for rollout in rollouts if rollout.given]
     assert len(rollouts_free) == 3  # the other one sampled freely from its first token on
     assert len({rollout.response_ids[rollout.given[0].place :] for rollout in rollouts_free}) == 3
+
+
+def test_a_later_turn_reads_the_end_of_the_turn_before_and_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, read = said.tokenizer("qwen3_instruct_2507"), list[int]()
+    said.force(monkeypatch, made, calls_then_answers(CALL, ANSWER))
+    run = said.trainer(tmp_path / "run", made, ["Weather?"], tools=[look])
+    assert steps_are_right(run.model.policy, run.pad_id)
+    run.model.policy.register_forward_pre_hook(
+        lambda _, args, how: read.append(how["input_ids"].shape[1]), with_kwargs=True
+    )
+    [rollout] = run.sample()
+    assert [tokens for tokens in read if tokens > 1] == [len(rollout.prompt_ids), 1 + len(rollout.given[0].ids)]
 
 
 def test_the_first_turn_has_the_numbers_of_a_single_response() -> None:

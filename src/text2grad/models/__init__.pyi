@@ -39,6 +39,7 @@ from .fine_tuning import (
     train_on_rows as train_on_rows,
     with_end as with_end,
 )
+from .kv_cache import Caches as Caches
 from .launch import (
     PLAIN as PLAIN,
     asks_for_fsdp as asks_for_fsdp,

@@ -22,10 +22,10 @@ from transformers import DynamicCache
 from text2grad.errors import ModelError, is_out_of_memory
 from text2grad.models.adapters import base_of, half_precision
 from text2grad.models.batch import left_padded, right_padded
-from text2grad.models.kv_cache import arguments_of, empty_cache
+from text2grad.models.kv_cache import Caches, arguments_of, empty_cache
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.models.probing import evaluating
-from text2grad.models.shared_prefix import prefill, read_tokens
+from text2grad.models.shared_prefix import prefill, read_tokens, reads_in_parts
 from text2grad.progress import note
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -59,6 +59,7 @@ def decode(
     pad_id: int,
     groups: Sequence[Hashable] = (),
     ended: Ended | None = None,
+    caches: Caches | None = None,
 ) -> list[tuple[int, ...]]:
     """Return the new tokens of each prompt, end-of-sequence included; one batch.
 
@@ -72,13 +73,15 @@ def decode(
         groups: the group of each row. The common beginning of a group's prompts is computed once (`shared_prefix`),
             which changes results by rounding only.
         ended: called with the new tokens of a row after each token; True ends the row.
+        caches: what rows of the call before have read; prompts that begin with it go on from there, and leave the same
+            for the next call. Models that read each row whole take and leave nothing (`reads_in_parts`).
     """
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     run = _Run(choose, eos_ids, ended, limits)
     if prompts:
         with evaluating(model):
             if steps_are_right(model, pad_id):
-                _decode_batch(model, prompts, run, pad_id, groups)
+                _decode_batch(model, prompts, run, pad_id, groups, caches if reads_in_parts(model) else None)
             else:
                 _decode_whole(model, prompts, run)
     return [tuple(tokens) for tokens in run.tokens]
@@ -100,6 +103,10 @@ class _Run:
                 self._keep(row, token)
         return tokens
 
+    def read(self, prompts: Sequence[Sequence[int]], rows: Tensor) -> dict[int, tuple[int, ...]]:
+        """Return the ids that rows have read, by their numbers: all but the last, behind which nothing is said."""
+        return {row: (*prompts[row], *self.tokens[row][:-1]) for row in rows.tolist()}
+
     def _keep(self, row: int, token: int) -> None:
         self.tokens[row].append(token)
         full = len(self.tokens[row]) >= self.limits[row]
@@ -108,10 +115,15 @@ class _Run:
 
 
 def _decode_batch(
-    model: Any, prompts: Sequence[Sequence[int]], run: _Run, pad_id: int, groups: Sequence[Hashable]
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    run: _Run,
+    pad_id: int,
+    groups: Sequence[Hashable],
+    caches: Caches | None = None,
 ) -> None:
     """Decode prompts that are padded on the left, with a cache; the common beginning of a group is read once."""
-    shared = prefill(model, prompts, groups, pad_id) if groups else None
+    shared = prefill(model, prompts, groups, pad_id, caches) if groups else None
     cache: Any = empty_cache(model) or DynamicCache(config=model.config)
     ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), cache)  # [B, S]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -121,14 +133,17 @@ def _decode_batch(
     for step in count():
         logits = read_tokens(model, ids, mask, positions, cache).logits[:, -1].float()
         tokens = run.step(logits, rows, step)
+        runs = torch.tensor([row in run.running for row in rows.tolist()], device=rows.device)  # [B]
+        shrinks = 2 * len(run.running) <= len(rows)
+        if caches is not None and shrinks:
+            caches.keep(cache, mask, run.read(prompts, rows[~runs]), ~runs)
         if not run.running:
             break
-        runs = torch.tensor([[row in run.running] for row in rows.tolist()], device=rows.device)  # [B, 1]
         # An ended row may be at the end of the context, so its tokens all stand at its last position.
-        ids, positions = tokens[:, None].to(model.device), positions[:, -1:] + runs
+        ids, positions = tokens[:, None].to(model.device), positions[:, -1:] + runs[:, None]
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
-        if 2 * len(run.running) <= len(rows):
-            kept = runs[:, 0].nonzero()[:, 0]
+        if shrinks:
+            kept = runs.nonzero()[:, 0]
             rows, ids, positions, mask = (part[kept] for part in (rows, ids, positions, mask))
             cache.reorder_cache(kept)  # also the states of linear attention
 

@@ -10,7 +10,7 @@ resumed run equal to one that was never stopped, and a response independent of h
 Shapes: B rows, V vocabulary, T new tokens.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from text2grad.models.decoding import Ended, decode, most_likely
+from text2grad.models.kv_cache import Caches
 from text2grad.models.randomness import sample_inverse_cdf
 from text2grad.types import Example, Rollout
 
@@ -36,7 +37,7 @@ def sample(
     rows_at_once: int = 64,
     ended: Ended | None = None,
     on_part: OnPart | None = None,
-    groups: Sequence[Hashable] = (),
+    caches: Caches | None = None,
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
@@ -52,9 +53,10 @@ def sample(
         rows_at_once: rows of one batch; changes memory, and results by rounding only.
         ended: called with the ids of a row after each token; True ends the row with this token.
         on_part: called with each batch's responses, in order, and their ids' log-probs (zeros at temperature 0).
-        groups: of each prompt the group whose common beginning is computed once; empty: equal prompts are one.
+        caches: what rows leave from one turn to the next, and their groups; None: one turn, equal prompts are a group.
     """
     responses: list[tuple[int, ...]] = []
+    groups = () if caches is None else caches.groups
     for start in range(0, len(prompt_ids), rows_at_once):
         chunk = prompt_ids[start : start + rows_at_once]
         drawn = uniforms[start : start + rows_at_once].to(model.device)
@@ -69,6 +71,7 @@ def sample(
             pad_id=pad_id,
             groups=groups[start : start + rows_at_once] or prompts,
             ended=ended,
+            caches=caches,
         )
         responses += part
         if on_part is not None:

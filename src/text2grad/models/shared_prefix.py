@@ -8,6 +8,8 @@ group, which go on from there. The ends of the rows are aligned as ever, so padd
 Beginnings of different lengths, such as requests of people, are read in runs of similar length, and so are rests, such
 as the marks of a probe that votes stand behind, up to their last tokens; keys and values then end in one column.
 
+In the later turns of a conversation the beginning of a row is all that it has read and sampled (`Caches`).
+
 That is no place for padding where attention counts distances in slots, so models with sliding windows, local attention
 (GPT-Neo), recurrent layers or more than text read every row whole.
 
@@ -30,7 +32,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
 from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
-from text2grad.models.kv_cache import arguments_of, cache_argument, empty_cache
+from text2grad.models.kv_cache import Caches, arguments_of, cache_argument, empty_cache
 from text2grad.models.shared_attention import Beginnings, SharingCache, attending, attends_to_shared
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
@@ -58,17 +60,19 @@ def can_share_prompts(model: Any) -> bool:
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
-    if counts_slots(model):
-        return False
     known = arguments_of(trunk)
     needed = {"attention_mask", "position_ids", cache_argument(known)}
-    return needed <= set(known) and empty_cache(base_of(model)) is not None
+    return needed <= set(known) and reads_in_parts(model)
 
 
-def counts_slots(model: Any) -> bool:
-    """Return whether attention counts slots, though the cache keeps all: local (GPT-Neo), MPT's ALiBi, GIT's images."""
+def reads_in_parts(model: Any) -> bool:
+    """Return whether rows can go on from a cache behind padding: it keeps every token, and attention counts no slots.
+
+    Slots are counted by local attention (GPT-Neo), MPT's ALiBi, and GIT's images.
+    """
     config = base_of(model).config.get_text_config()
-    return config.model_type in ("mpt", "git") or "local" in (getattr(config, "attention_layers", None) or ())
+    is_local = "local" in (getattr(config, "attention_layers", None) or ())
+    return config.model_type not in ("mpt", "git") and not is_local and empty_cache(base_of(model)) is not None
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:
@@ -109,7 +113,11 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
 
 @torch.no_grad()
 def prefill(
-    model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable], pad_id: int
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    groups: Sequence[Hashable],
+    pad_id: int,
+    caches: Caches | None = None,
 ) -> tuple[Tensor, Tensor, Any] | None:
     """Run the common prefix of each group once; None if that saves nothing, or the model's cache cannot be shared.
 
@@ -118,24 +126,26 @@ def prefill(
         rows: token ids, at least one each.
         groups: the group of each row; rows of one group share a prefix.
         pad_id: the padding id.
+        caches: of the rows before; those that begin with them read the rest alone (for models that read in parts).
 
     Returns:
         Ids, [B, P + R], padded as above, the mask that is 0 on padding, and the cache of the first C slots of each row:
         P, or, where rests were read in runs, P + R − 1; in a `SharingCache` the rows share them.
     """
+    if caches is not None and (kept := caches.take(model, rows)) is not None:
+        return _behind(model, rows, *kept, pad_id)
     members: dict[Hashable, list[int]] = {}
     for number, group in enumerate(groups):
         members.setdefault(group, []).append(number)
     numbers = {group: number for number, group in enumerate(members)}
     heads = [_beginning([rows[number] for number in own]) for own in members.values()]
-    rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
-    begun = [rest[:-1] for rest in rests]
-    runs_of_heads, runs = _of_similar_length(heads), _of_similar_length(begun)
-    read = sum(
-        len(run) * len(part[run[0]]) for part, of_part in ((heads, runs_of_heads), (begun, runs)) for run in of_part
-    )
+    of_rows = [heads[numbers[group]] for group in groups]
+    begun = [row[len(head) : -1] for row, head in zip(rows, of_rows, strict=True)]
+    runs_of_heads = _of_similar_length(heads)
+    parts = (heads, runs_of_heads), (begun, _of_similar_length(begun))
+    read = sum(len(run) * len(part[run[0]]) for part, runs in parts for run in runs)
     saves = any(heads) and read + len(rows) < len(rows) * max(map(len, rows))
-    if not saves or counts_slots(model) or empty_cache(model) is None:
+    if not saves or not reads_in_parts(model):
         return None
     ids, mask = left_padded(heads, pad_id, model.device)
     if len(runs_of_heads) > 1:
@@ -146,13 +156,23 @@ def prefill(
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
     if not any(begun) and attends_to_shared(trunk_of(model), cache, len(rows)):
         cache = SharingCache(empty_cache(model), Beginnings(cache, own, mask))
-    elif len(runs) > 1:
-        beginnings = ((layer.keys[own], layer.values[own]) for layer in cache.layers)
-        cache = _read_runs(model, begun, runs, pad_id, mask[own], beginnings)
     else:
         cache.batch_select_indices(own)
+    return _behind(model, rows, of_rows, cache, pad_id)
+
+
+def _behind(
+    model: Any, rows: Sequence[Sequence[int]], heads: Sequence[Sequence[int]], cache: Any, pad_id: int
+) -> tuple[Tensor, Tensor, Any]:
+    """Return what `prefill` returns, of rows whose beginnings are in a cache; each row has at least one more id."""
+    ids, mask = left_padded(heads, pad_id, model.device)
+    rests = [row[len(head) :] for row, head in zip(rows, heads, strict=True)]
+    begun = [rest[:-1] for rest in rests]
+    if len(runs := _of_similar_length(begun)) > 1:
+        layers = (cache.layers.pop(0) for _ in range(len(cache.layers)))  # each is needed once
+        cache = _read_runs(model, begun, runs, pad_id, mask, ((layer.keys, layer.values) for layer in layers))
     rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
-    return torch.cat([ids[own], rest_ids], 1), torch.cat([mask[own], rest_mask], 1), cache
+    return torch.cat([ids, rest_ids], 1), torch.cat([mask, rest_mask], 1), cache
 
 
 def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:

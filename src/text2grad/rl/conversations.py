@@ -1,10 +1,11 @@
 """Responses of one or several turns: the policy samples a turn, tools answer its calls, the policy goes on.
 
 The responses of a process take their turns together. Sampled ids stay as they are, results of calls come as the
-template's continuation, and the next turn is sampled from all that the policy saw. Without tools each response ends
-after its first turn. What is sampled follows from seed, step, row, turn and token alone. What cannot be computed again,
-by vLLM, tools and environments, is on disk before it is used; but an environment whose response was not complete in a
-killed run is made anew, and its calls are made again.
+template's continuation, and the next turn is sampled from all that the policy saw. It reads what is new alone: keys and
+values of the rest stay from turn to turn, for at most `rollout.rows_at_once` responses. Without tools each response
+ends after its first turn. What is sampled follows from seed, step, row, turn and token alone. What cannot be computed
+again, by vLLM, tools and environments, is on disk before it is used; but an environment whose response was not complete
+in a killed run is made anew, and its calls are made again.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -20,6 +21,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import critique_from_json, critique_to_json, kept_process
 from text2grad.models import (
     CUT,
+    Caches,
     context_of,
     continue_chat,
     draws_apart,
@@ -62,6 +64,7 @@ class Conversations:
         self._seeds, self._vllm = {"seed": seed, "step": max(step, 0)}, run.vllm if training else None
         self._journal = run.log.journal(step, rank) if training else Journal()
         self._done, self._going = dict[int, Rollout](), {row: ids for row, (_, ids) in self._prompts.items()}
+        self._caches = None if run.toolbox is None else Caches()
         run.said.clear()
         if run.toolbox is not None:
             run.toolbox.counts.clear()
@@ -107,7 +110,7 @@ class Conversations:
             self._done.clear()
             self._rollouts.clear()
         rows = [row for row in self._going if row not in kept]
-        ids, groups = [self._going[row] for row in rows], [self._prompts[row][1] for row in rows]
+        ids = [self._going[row] for row in rows]
 
         def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
             first = len(self._drawn) - len(kept)
@@ -122,13 +125,12 @@ class Conversations:
         else:
             tokens = run.recipe.rollout.max_new_tokens
             uniforms = step_uniforms(**self._seeds, rows=self._of, tokens=tokens, turn=self._turn)
-            how: dict[str, Any] = {
-                "temperature": run.recipe.rollout.temperature,
-                "rows_at_once": run.sizes.rows_at_once,
-            }
+            how: dict[str, Any] = {"eos_ids": run.eos_ids, "pad_id": run.pad_id, "on_part": on_part}
+            how |= {"temperature": run.recipe.rollout.temperature, "rows_at_once": run.sizes.rows_at_once}
+            if self._caches is not None:
+                self._caches.groups = [self._prompts[row][1] for row in rows]
             with run.whole_policy() as policy:
-                how |= {"eos_ids": run.eos_ids, "pad_id": run.pad_id, "groups": groups, "on_part": on_part}
-                sample(policy, ids, uniforms[rows], **how)
+                sample(policy, ids, uniforms[rows], **how, caches=self._caches)
         self._complete()  # the last ones may be kept
 
     def _complete(self) -> None:
