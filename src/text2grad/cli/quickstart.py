@@ -3,6 +3,7 @@
 import argparse
 import multiprocessing
 import os
+import runpy
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,13 +159,12 @@ def beside(command: Sequence[str], log: Path) -> Iterator[None]:
 
 def _logged(command: Sequence[str], log: Path) -> None:
     """Run a command in this process, out of reach of the terminal's Ctrl-C, and end with its exit code."""
-    from text2grad.cli.__main__ import main
-
     os.setsid()
     with log.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
-    sys.exit(main(command))
+    sys.argv = ["text2grad", *command]
+    runpy.run_module("text2grad.cli", run_name="__main__")
 
 
 def settings(out: Path, overrides: Sequence[str]) -> list[str]:
