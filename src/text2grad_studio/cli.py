@@ -4,10 +4,12 @@ import argparse
 import getpass
 import signal
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from text2grad.cli import add_command, at_least, print_lines
+from text2grad.feedback import STORES
 
 DESCRIPTION = """\
 Serve a page on this machine, for its own browser only. On it a person reads the responses of runs (token by token, with
@@ -73,3 +75,15 @@ def run(args: argparse.Namespace) -> int:
         if error.args and error.args[0] != signal.SIGINT:  # SIGTERM, which `main` tells
             raise
     return 0
+
+
+def marks_in(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the annotations of all raters in a directory of the studio, for `text2grad feedback check`."""
+    from text2grad_studio.marks import MarkStore
+
+    store = MarkStore(directory)
+    for rater in store.raters():
+        yield from store.annotations(rater)
+
+
+STORES.append(marks_in)

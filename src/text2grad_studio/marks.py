@@ -31,15 +31,16 @@ import re
 import threading
 import time
 import unicodedata
-from collections import ChainMap, OrderedDict
+from collections import ChainMap, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError, Text2GradError
-from text2grad.feedback import Annotation, item_of, mark_of, read_tombstones
+from text2grad.feedback import Annotation, annotation_to_json, item_of, mark_of, read_tombstones
 from text2grad.files import to_json
 from text2grad.types import LABELS, Critique, Span
 from text2grad_studio.fields import shown
@@ -330,6 +331,24 @@ class MarkStore:
                 f'line, or remove all lines with "item": "{lost}"'
             )
         return chosen
+
+    def annotations(self, rater: str) -> list[dict[str, Any]]:
+        """Return the lines of a rater's marks, with the sampled ids; skipped responses are left out.
+
+        The seconds of a response are those from each act before to the rater's next act, on this response.
+
+        Raises:
+            DataError: as `whole`.
+        """
+        whole, seconds = self.whole(rater).values(), defaultdict[str, float](float)
+        for before, event in pairwise(self.events(rater)):
+            seconds[event["item"]] += (event["at"] - before["at"]) / 1e9
+        return [
+            {**annotation_to_json(marks.annotation(rater)), "rater": rater, "seconds": seconds[marks.item] or None}
+            | ({"ids": marks.opened["ids"]} if marks.opened["ids"] else {})
+            for marks in whole
+            if marks.state == "done" or not (marks.empty or marks.state)
+        ]
 
     def faults(self, rater: str) -> list[str]:
         """Return the lines of a rater's files that are no operations, each with file, number and reason."""

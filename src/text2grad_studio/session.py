@@ -273,17 +273,8 @@ class Session:
         return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
 
     def annotations(self, rater: str) -> list[dict[str, Any]]:
-        """Return the records of a rater's marks, with the sampled ids; skipped responses are left out.
-
-        Raises:
-            DataError: if the text of a marked response cannot be read.
-        """
-        whole = self.marks.whole(rater).values()
-        return [
-            annotation_to_json(marks.annotation(rater)) | ({"ids": marks.opened["ids"]} if marks.opened["ids"] else {})
-            for marks in whole
-            if marks.state == "done" or not (marks.empty or marks.state)
-        ]
+        """Return the lines of a rater's marks, as `MarkStore.annotations`."""
+        return self.marks.annotations(rater)
 
     def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return marked responses with their token ids, for a lesson.

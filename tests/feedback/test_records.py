@@ -116,6 +116,28 @@ def test_an_annotation_has_a_prompt_which_may_be_empty(tmp_path: Path) -> None:
     assert str(caught.value) == f'{path}:1: there is no "prompt", which may be empty; {keys}{WAY_OUT}'
 
 
+def by(*raters: str | None) -> list[dict[str, Any]]:
+    return [{"start": n, "end": 5, "label": "positive", "rater": rater} for n, rater in enumerate(raters)]
+
+
+@pytest.mark.parametrize(
+    ("line", "rater", "seconds"),
+    [
+        ({"spans": by("ann", "ann")}, "ann", None),
+        ({"spans": by("ann", "ben")}, None, None),
+        ({"spans": by("ann", "ben"), "rater": "cleo", "seconds": 4}, "cleo", 4),
+        ({"spans": by(None), "rater": 7, "seconds": "2.5"}, "7", 2.5),
+        ({"spans": [], "rater": None, "seconds": None}, None, None),
+        ({"spans": [], "seconds": "soon"}, None, None),
+    ],
+)
+def test_a_line_or_its_spans_say_who_judged_and_how_long(
+    tmp_path: Path, line: dict[str, Any], rater: str | None, seconds: float | None
+) -> None:
+    record = read_one(tmp_path, {"response": LYON, **line})
+    assert (record.rater, record.seconds) == (rater, seconds)
+
+
 def test_quotes_are_found_as_the_match_says(tmp_path: Path) -> None:
     record = {"response": LYON, "poor_spans": ["LYON"]}
     assert read_one(tmp_path, record).critique.unmatched == ("LYON",)

@@ -176,6 +176,7 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     lines = client.get("/api/export/annotations.jsonl").text.splitlines()
     assert json.loads(lines[0])["critique"]["feedback"] == '"cat": a dog'
     assert json.loads(lines[0])["ids"] == [0, 1, 2, 3, 4, 5, 6]  # a lesson on the file has the sampled tokens
+    assert json.loads(lines[0])["rater"] == "ann"
     page = client.get("/api/export/marks.html")
     assert 'title="δ -1\nnegative: ann: a dog">cat</span>' in page.text
     assert "attachment" in page.headers["content-disposition"]

@@ -81,6 +81,17 @@ def test_marks_become_annotations_that_the_project_reads(tmp_path: Path) -> None
     assert read_annotations(tmp_path / "out.jsonl") == [annotation]
 
 
+def test_exported_marks_say_who_made_them_and_how_long_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, item = session(tmp_path), item_of("When?", RESPONSE)
+    other = [{**OPEN, "prompt": "When?"}, {**span("b", 3, 7), "item": item}]
+    done = {"op": "state", "item": item, "value": "done"}
+    for second, events in ((1000, [OPEN, span("a", 3, 7)]), (1020, other), (1025, [done])):
+        monkeypatch.setattr("text2grad_studio.marks.time.time_ns", lambda second=second: second * 10**9)
+        made.marks.append("ann", "0" * 12, events)
+    # nothing tells when the first response was opened; the second took 20 s from the act before, and 5 s more
+    assert [(line["rater"], line["seconds"]) for line in made.annotations("ann")] == [("ann", None), ("ann", 25.0)]
+
+
 def test_a_line_that_a_crash_cut_off_costs_itself_only(tmp_path: Path) -> None:
     store, tab = MarkStore(tmp_path), MarkStore(tmp_path).new_tab()
     store.append("ann", tab, [OPEN, span("a", 3, 7)])

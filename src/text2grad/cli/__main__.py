@@ -23,6 +23,7 @@ from text2grad.cli import (
     evaluate_critic,
     evaluate_pairs,
     evaluate_policy,
+    feedback_check,
     feedback_export,
     feedback_import,
     feedback_prepare,
@@ -83,7 +84,8 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # commands of other packages
     quickstart.add_parser(commands)
     about = "annotations from data sets and other formats, and as a data set with a card"
-    _add_group(commands, "feedback", about, (feedback_prepare, feedback_import, feedback_export, feedback_retract))
+    kinds = (feedback_prepare, feedback_import, feedback_check, feedback_export, feedback_retract)
+    _add_group(commands, "feedback", about, kinds)
     for module in (annotate, sft, reward, train):
         module.add_parser(commands)
     about = "measure policies, critics, and pairs of texts"

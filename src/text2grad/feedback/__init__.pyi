@@ -23,6 +23,7 @@ from .record_files import (
     refuse_half_pairs as refuse_half_pairs,
 )
 from .records import (
+    STORES as STORES,
     TOMBSTONES as TOMBSTONES,
     Annotation as Annotation,
     CritiqueRecord as CritiqueRecord,
@@ -33,6 +34,7 @@ from .records import (
     mark_of as mark_of,
     read_annotations as read_annotations,
     read_critique_records as read_critique_records,
+    read_store as read_store,
     read_tombstones as read_tombstones,
     take_marks as take_marks,
     write_annotations as write_annotations,

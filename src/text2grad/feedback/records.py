@@ -7,6 +7,7 @@ always has the same type, so that `datasets` loads the file:
      "negative"}, ...], "outcome": ..., "status": ..., "unmatched": [...]}}
 
 A span also has "turn", "reason", "category", "severity", "weight", "rater" and "source", where they are known.
+A line may also have "rater", who judged, and "seconds", the time that it took.
 
 `critique_from_json` reads it, and what people and models write: quotes under any key that `critique_text` knows
 ("good_spans", "poor_spans", ...) instead of, or beside, spans; the text that a critic wrote; in a line of a file, the
@@ -19,7 +20,7 @@ A span of a conversation has its "turn", an index into "turns", which stand besi
 one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -79,6 +80,8 @@ class CritiqueRecord:
         response: the text that the critique is about.
         critique: the critique; its spans count characters of `response`.
         ids: the sampled token ids, if the file has them.
+        rater: who judged, by the "rater" of the line, or of the spans if they name one alone.
+        seconds: the time of the answer, by the "seconds" of the line.
     """
 
     number: int
@@ -87,6 +90,8 @@ class CritiqueRecord:
     response: str
     critique: Critique
     ids: tuple[int, ...] | None = None
+    rater: str | None = None
+    seconds: float | None = None
 
 
 def critique_to_json(critique: Critique) -> dict[str, Any]:
@@ -263,9 +268,24 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     critique = critique_from_json(given, response, where=where, match=match)
     critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
     ids = optional(record, "ids", where, _are_ids, "is a list of token ids,")
-    return CritiqueRecord(
-        number, where, Example(prompt).prompt_text, response, critique, None if ids is None else tuple(ids)
-    )
+    ids = None if ids is None else tuple(ids)
+    named: set[str | None] = {str(record["rater"])} if record.get("rater") else {span.rater for span in critique.spans}
+    rater, seconds = named.pop() if len(named) == 1 else None, number_of(record.get("seconds"))
+    about = rater, seconds if is_finite(seconds) else None
+    return CritiqueRecord(number, where, Example(prompt).prompt_text, response, critique, ids, *about)
+
+
+STORES: list[Callable[[Path], Iterable[Object]]] = []
+"""Readers of directories, which other packages add; each yields lines of annotations, none of another's directory."""
+
+
+def read_store(directory: Path) -> list[CritiqueRecord]:
+    """Return what raters said in a directory that one of `STORES` knows, such as the studio's; nothing of others.
+
+    Raises:
+        DataError: if its marks cannot be read.
+    """
+    return [parse_record(str(directory), line) for read in STORES for line in read(directory)]
 
 
 def _response(record: Object, where: str) -> str:

@@ -206,11 +206,7 @@ def _untie(adapted: Any) -> None:
 
 @contextmanager
 def readable_adapter(path: str) -> Iterator[None]:
-    """Name the directory and the reason where peft cannot load an adapter in the block.
-
-    Raises:
-        ModelError: if it cannot.
-    """
+    """Raise a `ModelError` with the directory and the reason where peft cannot load an adapter in the block."""
     way_out = "). Copy it again, or name in its adapter_config.json the base that it was trained on"
     with model_errors(f"cannot load the adapter {path!r} onto its base (", way_out), retired_name():
         yield

@@ -397,11 +397,7 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
 
 
 def check_shares(recipe: Recipe, processes: int) -> None:
-    """Refuse a batch that processes, groups and minibatches cannot share evenly.
-
-    Raises:
-        ConfigError: naming the divisor.
-    """
+    """Refuse, by a `ConfigError` with the divisor, a batch that processes, groups and minibatches cannot share."""
     size, group, minibatches = recipe.rollout.batch_size, recipe.rollout.group_size, recipe.ppo.minibatches
     shares = processes * lcm(group, minibatches)
     if size % shares:

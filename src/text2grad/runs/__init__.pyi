@@ -12,6 +12,7 @@ from .lineage import Retraction as Retraction, write_lineage as write_lineage
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
+from .raters import check_raters as check_raters
 from .recipe_run import critic_of_run as critic_of_run, refreshed_critic as refreshed_critic, run_recipe as run_recipe
 from .replay import LeftOut as LeftOut, make_without as make_without, weights_apart as weights_apart
 from .run_comparison import (

@@ -87,7 +87,7 @@ def test_all_that_label_studio_exports_is_kept_or_accounted_for() -> None:
     assert isinstance(rice.made, Annotation)
     assert rice.made.critique.feedback.endswith("\nLine one.\nLine two. 🙂")
     assert marks(code.made) == [('"a\\nb")', "positive"), ("<b>&amp;\nprint", "negative")]
-    assert empty.made == Annotation("Nothing wrong?", "All is well.", Critique("No errors marked."))
+    assert empty.made == Annotation("Nothing wrong?", "All is well.", Critique("No errors marked."), {"rater": "1"})
     assert (marks(first.made), marks(second.made)) == ([("green", "negative")], [("sea", "positive")])
     assert skipped.losses == (Loss(NOT_JUDGED), Loss(SKIPPED))
     assert guessed.losses == (Loss(NOT_JUDGED), Loss(GUESSED))
@@ -233,7 +233,7 @@ def test_who_only_rated_in_argilla_marked_nothing(
         parts = {"": value, ".users": "u", ".status": "submitted"}
         record |= {f"{name}.responses{part}": [given] for part, given in parts.items()}
     read = one(tmp_path, "argilla", record)
-    assert read.made == (Annotation("Where?", LYON, critique) if critique else UNJUDGED)
+    assert read.made == (Annotation("Where?", LYON, critique, {"rater": "u"}) if critique else UNJUDGED)
 
 
 ANSWERS = [
@@ -245,7 +245,12 @@ ANSWERS = [
             (Span(12, 19, "negative"), Span(15, 29, "positive")),
         ),
     ),
-    Annotation("Where is the fair?", "The fair is in Lyon on Friday.", Critique("Fine.")),
+    Annotation(
+        "Where is the fair?",
+        "The fair is in Lyon on Friday.",
+        Critique("Fine."),
+        {"rater": "00000000-0000-0000-0000-000000000002"},
+    ),
     Annotation(
         "どこ？",
         "祭りは東京です。 The fair is in Lyon.",
@@ -329,3 +334,12 @@ def test_spans_of_argilla_say_label_and_user() -> None:
     first, *_ = read_source(DATA / "argilla_2.8.0_flat.json", format="argilla")
     assert said(first) == [(None, None, None, user, "argilla")] * 2
     assert [span.label for span in first.critique.spans] == ["negative", "positive"]  # type: ignore[union-attr]
+
+
+def test_the_time_of_an_annotation_of_label_studio_and_who_marked_nothing_are_kept(tmp_path: Path) -> None:
+    def line(*results: dict[str, Any]) -> Any:
+        annotation = {"result": list(results), "completed_by": {"id": 3, "email": "ann@example.org"}, "lead_time": 12.5}
+        return one(tmp_path, "label_studio", {**task(), "annotations": [annotation]}).made.line
+
+    assert line(region(10, 14, "poor", text="Lyon")) == {"seconds": 12.5}  # the span names its rater
+    assert line() == {"rater": "ann@example.org", "seconds": 12.5}

@@ -58,7 +58,7 @@ def test_each_rater_of_mqm_has_an_annotation(tmp_path: Path) -> None:
     found = items(tmp_path, mqm(start=10, end=14, category="Accuracy", severity="major"))
     assert [item.made for item in found] == [
         Annotation("in Nice", LYON, Critique('Accuracy (major): "Lyon"', (NO,))),
-        Annotation("in Nice", LYON, Critique("No errors marked.")),
+        Annotation("in Nice", LYON, Critique("No errors marked."), {"rater": "r2"}),
     ]
     (unrated,) = items(tmp_path, {"source": "a", "target": "b", "ratings": {}})
     assert unrated == Item(Example("a", meta={"response": "b"}), (Loss(NOT_JUDGED),))
@@ -124,7 +124,7 @@ def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path
         where=f"{path}:2",
     )
     assert list(read_items(path, "mqm", limit=1)) == found[:1]  # of records, not of rows
-    assert found[1].made == Annotation('a "b"', LYON, Critique("No errors marked."))
+    assert found[1].made == Annotation('a "b"', LYON, Critique("No errors marked."), {"rater": "r2"})
     third = found[2].made
     assert isinstance(third, Annotation)
     assert third.critique.spans == (Span(0, 1, "negative"), NO)
@@ -172,7 +172,9 @@ def test_tests_of_the_rater_are_no_errors(tmp_path: Path) -> None:
     marked, planted, clean = (item._replace(where="") for item in read_items(table(tmp_path, rows), "mqm", options))
     assert marked == Item(Annotation("a", LYON, Critique('Accuracy (Major): "Lyon"', (NO,))), (Loss(PLANTED, "Found"),))
     assert planted == Item(Example("a", meta={"response": LYON}), (Loss(NOT_JUDGED), Loss(PLANTED, "Missed")))
-    assert clean == Item(Annotation("a", LYON, Critique("No errors marked.")), (Loss(PLANTED, "Missed"),))
+    assert clean == Item(
+        Annotation("a", LYON, Critique("No errors marked."), {"rater": "r1"}), (Loss(PLANTED, "Missed"),)
+    )
     error = {"side": "target", "category": "Found", "severity": "HOTW-test"}
     (told,) = items(tmp_path, {"source": "a", "target": LYON, "ratings": {"r1": [error]}})
     assert told == planted._replace(losses=(Loss(NOT_JUDGED), Loss(PLANTED, "Found")))

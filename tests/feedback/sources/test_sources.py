@@ -789,8 +789,10 @@ def test_columns_of_a_record_hold_for_all_its_spans_that_say_nothing_else(tmp_pa
     (mapped,) = items(tmp_path, "table", record, columns={"category": "category", "rater": "severity"})
     assert [entry["category"] for entry in stated(mapped.made)] == ["travel"] * 2
     assert [entry["rater"] for entry in stated(mapped.made)] == ["minor", "bob"]
-    (unmarked,) = items(tmp_path, "table", {**record, "spans": []})
-    assert unmarked.unread == ("rater", "severity", "category")
+    (unmarked,) = items(tmp_path, "table", {**record, "spans": [], "seconds": 2.5})
+    assert unmarked.unread == ("severity", "category")
+    assert isinstance(unmarked.made, Annotation)
+    assert unmarked.made.line == {"seconds": 2.5, "rater": 7}  # no span says who marked nothing
 
 
 def test_the_span_annotations_of_wmt_are_a_table(tmp_path: Path) -> None:

@@ -207,7 +207,8 @@ def _folded(label: str) -> str:
 class Draft:
     """The annotation of one person while it is read: lines of feedback, spans, and losses.
 
-    A blank line says that this person judged the response, and found nothing.
+    A blank line says that this person judged the response, and found nothing. `rater` is this person, and `seconds` the
+    time; where no span names the rater, the line of the annotation does.
     """
 
     prompt: str
@@ -215,6 +216,8 @@ class Draft:
     lines: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
+    rater: object = None
+    seconds: object = None
 
     def lose(self, reason: str, detail: str = "") -> None:
         """Add a loss."""
@@ -243,7 +246,9 @@ class Draft:
             return unjudged(self.prompt, self.response, *losses, *self.losses)
         feedback = "\n".join(line for line in self.lines if line) or NO_ERRORS
         critique = Critique(feedback, tuple(sorted(set(self.spans))))
-        return Item(Annotation(self.prompt, self.response, critique), (*losses, *self.losses))
+        about = {"rater": None if self.spans or self.rater is None else str(self.rater), "seconds": self.seconds}
+        line = {name: value for name, value in about.items() if value is not None} or None
+        return Item(Annotation(self.prompt, self.response, critique, line), (*losses, *self.losses))
 
 
 def unjudged(prompt: str, response: str, *losses: Loss) -> Item:

@@ -31,7 +31,7 @@ def read_mqm(row: Row) -> Iterator[Item]:
     if not ratings:
         yield unjudged(source, target)
     for rater, errors in ratings.items():
-        draft = Draft(source, target)
+        draft = Draft(source, target, rater=rater)
         for error in errors:
             severity = str(error.get("severity")).lower() if isinstance(error, dict) else ""
             if severity.startswith("hotw"):

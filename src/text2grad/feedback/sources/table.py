@@ -30,7 +30,7 @@ from text2grad.feedback.words import words_of
 from text2grad.types import Critique, Example, Span
 
 OF_ALL = ("rater", "severity", "category")  # columns that all spans of a record share
-COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests", *OF_ALL)
+COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests", "seconds", *OF_ALL)
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
 NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
@@ -96,9 +96,10 @@ def read_table(row: Row) -> Iterator[Item]:
     about = said_about(of_all) if critique.spans else {}
     critique = replace(critique, spans=tuple(Span(**about | span.stated) for span in critique.spans))
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
-    known = {"", "prompt", "response", *used, *about, *(["answer"] if answer == "accept" else [])}
+    line = {key: record[key] for key in (("seconds",) if critique.spans else ("seconds", "rater")) if key in record}
+    known = {"", "prompt", "response", *used, *about, *line, *(["answer"] if answer == "accept" else [])}
     unread = tuple(row.name(key) for key in record if key not in known)
-    yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
+    yield Item(Annotation(read.prompt, read.response, critique, line or None), tuple(losses), unread)
 
 
 def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:

@@ -41,8 +41,8 @@ def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "
         draft.lines.append(line)
 
 
-def _empty_draft(texts: Row) -> Draft:
-    return Draft(texts.words("prompt"), texts.first("response", "text"))
+def _empty_draft(texts: Row, **about: Any) -> Draft:
+    return Draft(texts.words("prompt"), texts.first("response", "text"), **about)
 
 
 def _items(texts: Row, drafts: Sequence[Draft], losses: list[Loss]) -> Iterator[Item]:
@@ -108,10 +108,10 @@ def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
 
 def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Draft:
     """Return the annotation of one annotator."""
-    draft = _empty_draft(task)
     regions, notes, severities = list[Object](), dict[Any, list[str]](), dict[Any, str]()
     who = annotation.get("completed_by")
     rater = who.get("email") or who.get("id") if isinstance(who, dict) else who
+    draft = _empty_draft(task, rater=rater, seconds=annotation.get("lead_time"))
     for result in _objects(task, annotation.get("result")):
         kind, value, name = result.get("type"), result.get("value") or {}, str(result.get("to_name"))
         said = [text for text in _texts(value.get("text")) if text.strip()] if kind == "textarea" else []
@@ -171,7 +171,7 @@ def read_argilla(row: Row) -> Iterator[Item]:
             if status in ("draft", "discarded"):
                 losses.append(Loss(UNSUBMITTED, f"{status}: {shown(value)}"))
             else:
-                draft = drafts.setdefault(user, _empty_draft(row))
+                draft = drafts.setdefault(user, _empty_draft(row, rater=user))
                 _answer(row, draft, name.removesuffix(".responses"), value, user)
     yield from _items(row, list(drafts.values()), losses)
 

@@ -51,11 +51,7 @@ class Lesson:
 
 
 def ready_lesson(name: str) -> Lesson:
-    """Return a ready lesson.
-
-    Raises:
-        ConfigError: if the name is unknown.
-    """
+    """Return a ready lesson; an unknown name is a `ConfigError`."""
     texts = _texts("lessons.toml")
     check_known("the name of a lesson", name, list(texts))
     return Lesson(**texts[name])
