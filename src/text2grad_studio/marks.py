@@ -336,9 +336,6 @@ class MarkStore:
         """Return the lines of a rater's marks, with the sampled ids; skipped responses are left out.
 
         The seconds of a response are those from each act before to the rater's next act, on this response.
-
-        Raises:
-            DataError: as `whole`.
         """
         whole, seconds = self.whole(rater).values(), defaultdict[str, float](float)
         for before, event in pairwise(self.events(rater)):

@@ -54,10 +54,11 @@ def test_lines_by_several_raters_or_by_nobody_among_others_are_left_out(
 ) -> None:
     both = by("ann", RIGHT[:1]) + by("ben", RIGHT[1:])
     lines = [{"spans": by("ann", RIGHT)}, {"spans": by("ben", RIGHT)}, {"spans": []}, {"spans": both}]
-    table, below = rows(capsys, write(tmp_path / "team.jsonl", *lines))
+    team, pair = write(tmp_path / "team.jsonl", *lines), write(tmp_path / "pair.jsonl", {"spans": both})
+    table, below = rows(capsys, team, pair)
     assert sorted(table) == ["ann", "ben"]
     assert below == [
-        "2 answers name no rater, or several, and are left out",
+        "3 answers name no rater, or several, and are left out",
         'no line has "seconds": haste is not judged',
     ]
 

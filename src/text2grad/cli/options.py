@@ -82,7 +82,11 @@ def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") 
 
 
 def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
-    """Refuse to overwrite files, by a `ConfigError`, unless `--force` is given."""
+    """Refuse to overwrite files, unless `--force` is given.
+
+    Raises:
+        ConfigError: if one exists.
+    """
     there = [str(path) for path in paths if path.exists()]
     if there and not force:
         more = f" and {len(there) - 1} more files of this command" if len(there) > 1 else ""
@@ -113,7 +117,11 @@ def refuse_other_results(path: Path, about: Mapping[str, str], *, force: bool) -
 
 
 def refuse_full_directory(directory: Path, *marks: str, force: bool) -> None:
-    """Refuse, by a `ConfigError`, a file, or a directory with files none of which is in `marks`, unless `--force`."""
+    """Refuse a directory with files, unless one of them is in `marks`, the files of the command itself, or `--force`.
+
+    Raises:
+        ConfigError: if it is such a directory, or a file.
+    """
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory} is a file; choose another --out, a directory")
     others = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []

@@ -36,7 +36,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C.
+
+    Raises:
+        Text2GradError: if the critic, the address or the directory cannot be used.
+    """
     from text2grad.models import best_device, load_tokenizer
     from text2grad.reward_models import LocalRewardModel, critic_from_recipe
     from text2grad.runs import CriticServer, recipe_task

@@ -190,7 +190,11 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def check_world_size(processes: int) -> None:
-    """Refuse a launcher whose processes do not see each other, by a `ConfigError`: each would train on its own."""
+    """Refuse a launcher whose processes do not see each other: each would train on its own in the same directory.
+
+    Raises:
+        ConfigError: if the launcher's environment says another number than accelerate sees.
+    """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes:
         raise ConfigError(

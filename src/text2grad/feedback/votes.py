@@ -59,7 +59,11 @@ def vote(critiques: Sequence[Critique], response: str, *, threshold: float = 0.5
 
 
 def check_votes(votes: int, threshold: float) -> None:
-    """Refuse, by a `ConfigError`, a vote without critiques, and a `threshold` outside (0, 1]."""
+    """Check the settings of a vote.
+
+    Raises:
+        ConfigError: if there are no votes, or `threshold` is not in (0, 1].
+    """
     if votes < 1 or not 0.0 < threshold <= 1.0:
         raise ConfigError(
             f"votes = {votes}, vote_threshold = {threshold}: take at least one vote, and a threshold in (0, 1]"

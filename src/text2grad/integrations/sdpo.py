@@ -45,7 +45,11 @@ class SDPOTrainer(ListeningTrainer, sdpo_trainer.SDPOTrainer):
         builder.build = lambda *parts, feedbacks=None: build(*parts, feedbacks=self._feedbacks(feedbacks))
 
     def _check_settings(self) -> None:
-        """Refuse, by a `ConfigError`, settings under which no teacher reads the words, when they are heard."""
+        """Refuse settings under which no teacher reads the words, when they are heard.
+
+        Raises:
+            ConfigError: with the setting, its value and the way out.
+        """
         for name, unread in (("include_environment_feedback", False), ("distillation_weight", 0.0)):
             if getattr(self.args, name) == unread:
                 raise ConfigError(

@@ -206,7 +206,11 @@ def _untie(adapted: Any) -> None:
 
 @contextmanager
 def readable_adapter(path: str) -> Iterator[None]:
-    """Raise a `ModelError` with the directory and the reason where peft cannot load an adapter in the block."""
+    """Name the directory and the reason where peft cannot load an adapter in the block.
+
+    Raises:
+        ModelError: if it cannot.
+    """
     way_out = "). Copy it again, or name in its adapter_config.json the base that it was trained on"
     with model_errors(f"cannot load the adapter {path!r} onto its base (", way_out), retired_name():
         yield

@@ -64,7 +64,11 @@ class SavedTraining(NamedTuple):
 
 
 def check_batch_size(section: str, batch_size: int, accumulate: int, processes: int) -> None:
-    """Refuse, by a `ConfigError` that names `section`, a batch that processes and micro-batches cannot share evenly."""
+    """Refuse a batch that the processes and their micro-batches cannot share evenly.
+
+    Raises:
+        ConfigError: if they do not divide the batch; `section` of the recipe holds the settings.
+    """
     parts = processes * accumulate
     if batch_size % parts:
         raise ConfigError(

@@ -88,7 +88,11 @@ def merged_weights(policy: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def refuse_other_adapters(policy: Any) -> None:
-    """Refuse, by a `ModelError`, adapters whose effect is more than a matrix that is added to a weight."""
+    """Refuse adapters whose effect is more than a matrix that is added to a weight.
+
+    Raises:
+        ModelError: if the policy has one.
+    """
     if not is_peft(policy):
         return
     from peft.tuners.lora import LoraLayer

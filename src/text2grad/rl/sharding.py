@@ -63,7 +63,11 @@ COMPARED = 256  # entries of each parameter that the processes compare
 
 
 def check_launch() -> None:
-    """Refuse launchers of other engines, before accelerate starts or ignores one, by a `ConfigError` naming FSDP 2."""
+    """Refuse launchers of other engines, before accelerate starts the engine or, on a CPU, ignores it.
+
+    Raises:
+        ConfigError: naming FSDP 2, which does the same.
+    """
     for variable, engine in ENGINES.items():
         if os.environ.get(variable, "false").lower() == "true":
             raise ConfigError(

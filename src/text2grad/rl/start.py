@@ -397,7 +397,11 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
 
 
 def check_shares(recipe: Recipe, processes: int) -> None:
-    """Refuse, by a `ConfigError` with the divisor, a batch that processes, groups and minibatches cannot share."""
+    """Refuse a batch that processes, groups and minibatches cannot share evenly.
+
+    Raises:
+        ConfigError: naming the divisor.
+    """
     size, group, minibatches = recipe.rollout.batch_size, recipe.rollout.group_size, recipe.ppo.minibatches
     shares = processes * lcm(group, minibatches)
     if size % shares:

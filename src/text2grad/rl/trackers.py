@@ -30,7 +30,11 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def check_tracker(name: str) -> None:
-    """Check that a tracker is installed and wandb knows its user, else a `ConfigError`; called before a model loads."""
+    """Check that a tracker is installed, and that wandb knows its user; called before a model loads.
+
+    Raises:
+        ConfigError: if not.
+    """
     if name == "none":
         return
     if find_spec(name) is None:

@@ -36,7 +36,11 @@ class ProgramCritic(ABC):
     truths: bool = True  # the words state the truth beside the quotes
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique for each response; an example of another task is a `DataError`."""
+        """Return one critique for each response.
+
+        Raises:
+            DataError: if an example is not of this task.
+        """
         return [
             self.judge(example, response, seeded_random(example.prompt_text, response))
             for example, response in zip(examples, responses, strict=True)

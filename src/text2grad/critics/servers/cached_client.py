@@ -246,7 +246,11 @@ def expected_expense(endpoint: Endpoint, store: Store, requests: Iterable[Reques
 
 
 def refuse_beyond_budget(forecasts: Sequence[Forecast], max_cost: float | None) -> None:
-    """Refuse, by a `ConfigError`, a run that is expected to cost more than its budget; nothing was requested."""
+    """Refuse a run that is expected to cost more than its budget; nothing was requested.
+
+    Raises:
+        ConfigError: if so; names cost and budget.
+    """
     cost, spent = sum(forecast.cost for forecast in forecasts), sum(forecast.spent for forecast in forecasts)
     if max_cost is not None and cost and spent + cost > max_cost:
         before = f" (${spent:.4f} are spent already)" if spent else ""

@@ -51,7 +51,11 @@ class Lesson:
 
 
 def ready_lesson(name: str) -> Lesson:
-    """Return a ready lesson; an unknown name is a `ConfigError`."""
+    """Return a ready lesson.
+
+    Raises:
+        ConfigError: if the name is unknown.
+    """
     texts = _texts("lessons.toml")
     check_known("the name of a lesson", name, list(texts))
     return Lesson(**texts[name])

@@ -62,7 +62,11 @@ def draw_facts(split: Split, rng: Random) -> Facts:
 
 
 def facts_of(example: Example) -> Facts:
-    """Return the event behind an example; an example of another task is a `DataError`."""
+    """Return the event behind an example.
+
+    Raises:
+        DataError: if the example is not of this task.
+    """
     facts: Any = example.meta.get("facts")
     if not isinstance(facts, Mapping) or set(facts) != set(SLOTS):
         raise DataError(f"not a summarization example: meta['facts'] is {facts!r}, need the keys {SLOTS}")
