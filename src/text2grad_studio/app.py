@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from text2grad.errors import ConfigError, DataError, Text2GradError
+from text2grad.feedback import response_of
 from text2grad.files import json_lines, to_json
 from text2grad_studio.exports import page_of_marks, page_of_response, preferred_name
 from text2grad_studio.fields import MOST, choice, integer, integers, numbers, shown, text, texts, to_encode
@@ -234,7 +235,9 @@ def _rater(session: Session, given: Any) -> str:
 
 
 def _texts_of(given: Any) -> list[str]:
-    return [text(given.get(name), name) for name in ("prompt", "response")]
+    """Return the prompt and the response of a request, which may be a conversation."""
+    response = {"response": text(given.get("response"), "response"), "turns": given.get("turns")}
+    return [text(given.get("prompt"), "prompt"), response_of(response, "the request")]
 
 
 def _version(session: Session, value: Any, name: str) -> int:

@@ -8,7 +8,7 @@ Responses are numbered from 1, without gaps, in the order in which they were ind
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,9 +22,10 @@ KEPT_RESULTS = 24
 KINDS: dict[str, Any] = {
     **dict.fromkeys(("step", "reward", "kl", "peak"), np.float64),  # NaN: not recorded
     **dict.fromkeys(("prompt", "tokens", "positive", "negative", "unmatched", "status"), np.int32),
+    "turns": np.int64,
     "truncated": np.bool_,
 }
-"""Name of a column → its type; "status" is a place in `Columns.statuses`."""
+"""Name of a column → its type; "status" is a place in `Columns.statuses`, "turns" is of `bits_of`."""
 
 ORDERS: dict[str, Callable[["Columns"], tuple[Any, ...]]] = {
     "newest": lambda columns: (-np.arange(columns.count),),
@@ -52,6 +53,11 @@ LABELS: dict[str, Callable[["Columns"], Mask]] = {
 }
 
 
+def bits_of(turns: Iterable[Any]) -> int:
+    """Return numbers of turns as bits of one number; those from 62 on share a bit, and what is no number has none."""
+    return sum({1 << min(turn, 62) for turn in turns if type(turn) is int and turn >= 0})
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Conditions that a response must meet; an empty value sets none.
@@ -63,6 +69,7 @@ class Filter:
         status: status of the critique, such as ok or unparsable; "cut" for responses that the limit cut.
         text: occurs in prompt, response or critique; case does not matter.
         regex: matches somewhere in the response.
+        turn: number of a turn that the critic marked something in.
         prompt: number of a prompt.
         items: the responses with these digests (for "marked by me").
         without: no responses with these digests (for "not done by me").
@@ -77,6 +84,7 @@ class Filter:
     status: str = ""
     text: str = ""
     regex: str = ""
+    turn: int | None = None
     prompt: int | None = None
     items: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
@@ -154,6 +162,8 @@ class Columns:
                 mask &= self[name] >= low
             if high is not None:
                 mask &= self[name] <= high
+        if wanted.turn is not None:
+            mask &= (self["turns"] & bits_of([wanted.turn])) != 0
         if wanted.label in LABELS:
             mask &= LABELS[wanted.label](self)
         if wanted.status == "cut":

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from text2grad.feedback import critique_to_json
 from text2grad.runs.reports import rollouts_page
+from text2grad.types import Conversation
+from text2grad_studio.marks import Marked
 
 if TYPE_CHECKING:
     from text2grad_studio.session import Session
@@ -19,18 +21,8 @@ def page_of_marks(session: "Session", rater: str) -> str:
     """
     records, marked = list[dict[str, Any]](), session.marks.whole(rater)
     for marks in sorted(marked.values(), key=lambda marks: -marks.at):
-        if marks.empty:
-            continue
-        critique, response = marks.critique_of(rater), marks.opened["response"]
-        records.append(
-            {
-                "prompt": marks.opened["prompt"],
-                "response": response,
-                "critique": critique_to_json(critique),
-                "unit": "part",
-            }
-            | _parts(response, list(marks.spans.values()))
-        )
+        if not marks.empty:
+            records.append({"prompt": marks.opened["prompt"], **_marked(marks, rater)})
     spans = sum(len(marks.spans) for marks in marked.values())
     summary = [("responses", str(len(records))), ("marked spans", str(spans)), ("rater", rater)]
     intro = "Responses of a language model with the words that a person marked, and the reasons."
@@ -53,18 +45,25 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
         shown |= {"unit": "part"} | _parts(record["response"], spans)
     marked = session.marks.whole(rater, [record["item"]]).get(record["item"])
     if marked is not None and not marked.empty:
-        critique = critique_to_json(marked.critique_of(rater))
-        marks = {"response": record["response"], "critique": critique, "by": f"Marked by {rater}", "unit": "part"}
-        shown |= {"by": "The run", "beside": [marks | _parts(record["response"], list(marked.spans.values()))]}
+        shown |= {"by": "The run", "beside": [{"by": f"Marked by {rater}", **_marked(marked, rater)}]}
     return rollouts_page("A response", [shown], intro=where)
 
 
+def _marked(marks: Marked, rater: str) -> dict[str, Any]:
+    """Return the record of a marked response, with the marks as critique and colours."""
+    response, turns = marks.response, marks.opened.get("turns")
+    record = {"response": response, "critique": critique_to_json(marks.critique_of(rater)), "unit": "part"}
+    return {**record, **({"turns": turns} if turns else {}), **_parts(response, list(marks.spans.values()))}
+
+
 def _parts(response: str, spans: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the response cut where a mark begins or ends, with 1, −1 or 0 for each part."""
-    cuts = sorted({0, len(response), *(place for span in spans for place in (span["start"], span["end"]))})
-    offsets = list(pairwise(cuts))
+    """Return the response cut where a mark or a turn begins or ends, with 1, −1 or 0 for each part."""
+    starts = response.starts() if isinstance(response, Conversation) else dict[int, int]()
+    ranges = [(at + s["start"], at + s["end"], _sign(s)) for s in spans for at in [starts.get(s.get("turn", -1), 0)]]
+    places = [0, len(response), *starts.values(), *(place for start, end, _ in ranges for place in (start, end))]
+    offsets = list(pairwise(sorted({*places})))
     delta = [
-        max(-1.0, min(1.0, sum(_sign(span) for span in spans if span["start"] <= start and end <= span["end"])))
+        max(-1.0, min(1.0, sum(sign for first, last, sign in ranges if first <= start and end <= last)))
         for start, end in offsets
     ]
     return {"offsets": offsets, "delta": delta}

@@ -25,10 +25,10 @@ import numpy as np
 
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import item_of
-from text2grad_studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result
+from text2grad_studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result, bits_of
 from text2grad_studio.sources import PER_TOKEN, Source, normalized
 
-FORM = 1  # version of the tables; an index of another version is made anew
+FORM = 2  # version of the tables; an index of another version is made anew
 BATCH = 500  # responses per transaction: a reader never waits long
 KEPT_SEARCHES = 8
 REGEX_SECONDS = 2.0
@@ -43,7 +43,7 @@ CREATE TABLE prompts (id INTEGER PRIMARY KEY, digest TEXT UNIQUE, text TEXT);
 CREATE TABLE rollouts (
   id INTEGER PRIMARY KEY, file INTEGER, at INTEGER, size INTEGER, step INTEGER, row INTEGER, prompt INTEGER,
   tokens INTEGER, reward REAL, kl REAL, peak REAL, positive INTEGER, negative INTEGER, unmatched INTEGER, status TEXT,
-  truncated INTEGER, item TEXT
+  truncated INTEGER, turns INTEGER, item TEXT
 );
 CREATE INDEX rollouts_prompt ON rollouts (prompt);
 CREATE INDEX rollouts_place ON rollouts (step, row);
@@ -184,7 +184,7 @@ class RunIndex:
                     try:
                         record = _record(line)
                         figures = _figures(record)
-                    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+                    except (DataError, ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
                         self.bad_lines += 1
                         self.problem = self.problem or f"{path.name}, byte {at}: {error}"
                     else:
@@ -437,6 +437,7 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
         "unmatched": len(critique.get("unmatched", ())),
         "status": _stored(str(critique.get("status", "ok"))) if critique else "",
         "truncated": bool(record.get("truncated")),
+        "turns": bits_of(span.get("turn") for span in critique.get("spans", ())),
     }
     infinite = {name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)}
     return figures | dict.fromkeys(infinite)

@@ -17,10 +17,10 @@ heard no answer sends them again; they are saved once. "by" is "undo" or "redo" 
 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed but by
-`text2grad feedback retract`, and "open" repeats the text, so the marks outlive the run. A line that a crash cut off is
+`text2grad feedback retract`; "open" repeats text and turns: the marks outlive the run. A line that a crash cut off is
 not read; it was never confirmed. A line that a person made invalid is not read either; a message names file and number.
 An undo or redo by a page that does not know the last operation on the response is refused: it would take back another
-tab's.
+tab's. Characters are those of the whole response; a `Critique` of marks names turns.
 
 Files are read where they changed, so a request costs no more than what is new since the one before.
 """
@@ -40,7 +40,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError, Text2GradError
-from text2grad.feedback import Annotation, annotation_to_json, item_of, mark_of, read_tombstones
+from text2grad.feedback import Annotation, annotation_to_json, in_turns, item_of, mark_of, read_tombstones, response_of
 from text2grad.files import to_json
 from text2grad.types import LABELS, Critique, Span
 from text2grad_studio.fields import shown
@@ -85,7 +85,7 @@ class Marked:
 
     Attributes:
         item: digest of prompt and response.
-        opened: the event "open": prompt, response, ids, run and place.
+        opened: the event "open": prompt, response, turns, ids, run and place.
         spans: by id, in the order in which they were made.
         critique: words about the whole response.
         state: "done", "skipped" or "".
@@ -125,31 +125,29 @@ class Marked:
         """True if nothing is said: no span and no words."""
         return not self.spans and not self.critique.strip()
 
+    @property
+    def response(self) -> str:
+        """The response, a `Conversation` if it has turns."""
+        return response_of(self.opened, "a marked response")
+
     def critique_of(self, rater: str) -> Critique:
         """Return the marks as a critique; its feedback is the words about the whole, then each span's note.
 
-        A span has its note as the reason, and names the rater.
+        A span has its note as the reason, and names the rater; in a conversation it names its turn.
         """
-        response = self.opened["response"]
+        response = self.response
         spans = sorted(self.spans.values(), key=lambda span: (span["start"], span["end"]))
         notes = [f'"{response[span["start"] : span["end"]]}": {span["note"]}' for span in spans if span["note"].strip()]
         words = "\n".join([*([self.critique.strip()] if self.critique.strip() else []), *notes])
         kept = {
-            Span(
-                span["start"],
-                span["end"],
-                span["label"],
-                reason=span["note"].strip() or None,
-                rater=rater,
-                source="studio",
-            )
-            for span in spans
+            Span(s["start"], s["end"], s["label"], reason=s["note"].strip() or None, rater=rater, source="studio")
+            for s in spans
         }
-        return Critique(words, tuple(sorted(kept)))
+        return Critique(words, tuple(sorted(in_turns(response, kept)[0])))
 
     def annotation(self, rater: str) -> Annotation:
         """Return prompt, response and critique, as `text2grad reward` reads them."""
-        return Annotation(self.opened["prompt"], self.opened["response"], self.critique_of(rater))
+        return Annotation(self.opened["prompt"], self.response, self.critique_of(rater))
 
     def as_json(self) -> dict[str, Any]:
         """Return the marks for the page."""
@@ -555,8 +553,11 @@ def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f'"ids" are the token ids of the response, or null; got {shown(ids)}')
     if place is not None and not (isinstance(place, list) and len(place) == 2):
         raise DataError(f'"place" is [step, row], or null; got {shown(place)}')
-    known = {"prompt": prompt, "response": response, "ids": ids, "run": _text(event, "run", 400), "place": place}
-    return {"item": item_of(prompt, response), "op": "open", **known}
+    turns, run = event.get("turns"), _text(event, "run", 400)
+    whole = response_of({"response": response, "turns": turns}, 'an operation "open"')
+    known = {"prompt": prompt, "response": response, "ids": ids, "run": run, "place": place}
+    known |= {"turns": turns} if turns else {}
+    return {"item": item_of(prompt, whole), "op": "open", **known}
 
 
 def _checked_span(event: Mapping[str, Any], length: int) -> dict[str, Any]:

@@ -261,8 +261,9 @@ class Session:
         """
         listed = self.marks.listed(rater, words)
         at = next((place for place, marks in enumerate(listed) if marks.item == item), -1) if item else -1
+        kept = ("prompt", "response", "turns", "run", "place", "ids")
         items = [
-            marks.as_json() | {key: marks.opened[key] for key in ("prompt", "response", "run", "place", "ids")}
+            marks.as_json() | {key: marks.opened.get(key) for key in kept}
             for marks in listed[start : None if count is None else start + count]
         ]
         return {"items": items, "total": len(listed), "at": at, "faults": self.marks.faults(rater)}
@@ -277,15 +278,16 @@ class Session:
         return self.marks.annotations(rater)
 
     def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Return marked responses with their token ids, for a lesson.
+        """Return marked responses of one turn with their token ids, for a lesson.
 
         Raises:
             DataError: if no response has a span, or the text of a response cannot be read.
         """
         whole = self.marks.whole(rater, items).values()
         marked = [marks for marks in whole if marks.spans and marks.state != "skipped"]
+        marked = [marks for marks in marked if not marks.opened.get("turns")]
         if not marked:
-            raise DataError("there is nothing to teach: mark a word of a response first")
+            raise DataError("there is nothing to teach: mark a word of a response of one turn first")
         return [
             {key: marks.opened[key] for key in ("prompt", "response", "ids")}
             | {"item": marks.item, "spans": list(marks.spans.values())}
@@ -318,6 +320,7 @@ def filter_from(query: Mapping[str, str]) -> Filter:
         status=query.get("status", ""),
         text=query.get("text", "").strip(),
         regex=query.get("regex", ""),
+        turn=_number(query, "turn", int),
         prompt=_number(query, "prompt", int),
         order=query.get("order") or "newest",
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from text2grad.errors import DataError, require
+from text2grad.feedback import response_of, turns_to_json
 from text2grad.files import json_lines, write_files
 from text2grad.types import Example
 from text2grad_studio import prime_rl
@@ -131,10 +132,11 @@ def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl
 
 
 def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the names of a rollout: "prompt", "response", "critique" and numbers per token.
+    """Return a record with the names of a rollout: "prompt", "response", "turns", "critique" and numbers per token.
 
     Raises:
         ValueError: if it has no response.
+        DataError: if its turns are others than the response says.
     """
     rollout = dict(record)
     if "response" not in rollout and isinstance(rollout.get("completion"), str | list):  # TRL
@@ -142,10 +144,12 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(rollout.get("response"), str):
         raise ValueError('no text under "response" or "completion"')
     rollout["prompt"] = _prompt(rollout.get("prompt"))
+    turns = rollout.pop("turns", None)
+    if turns and isinstance(turns, list) and all(isinstance(turn, dict) for turn in turns):  # else another program's
+        rollout["response"] = response_of({**rollout, "turns": turns}, "a response")
+        rollout["turns"] = turns_to_json(rollout["response"])
     if not isinstance(rollout.get("critique"), dict):
         rollout.pop("critique", None)
-    elif isinstance(turns := rollout.get("turns"), list) and all(isinstance(turn, dict) for turn in turns):
-        rollout["critique"] = _in_whole(rollout["critique"], turns)
     for name in ("reward", "advantage"):
         if isinstance(rollout.get(name), int | float):  # one number for the whole response
             rollout[f"{name}_of_response"] = float(rollout.pop(name))
@@ -158,17 +162,6 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
         pairs = zip(rollout["logp"], rollout["logp_after"], strict=True)
         rollout["change"] = [None if None in pair else round(pair[1] - pair[0], 5) for pair in pairs]
     return rollout
-
-
-def _in_whole(critique: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a critique whose spans count characters of the whole response: of all turns of the policy, joined."""
-    starts, spans, end = dict[Any, int](), list[dict[str, Any]](), 0
-    for number, turn in enumerate(turns):
-        starts[number], end = end, end + len(turn.get("text", "")) * bool(turn.get("sampled"))
-    for span in critique.get("spans", ()):
-        edges = {edge: span.get(edge, 0) + starts.get(span.get("turn"), 0) for edge in ("start", "end")}
-        spans.append({name: value for name, value in (span | edges).items() if name != "turn"})
-    return {**critique, "spans": spans}
 
 
 def _to_jsonl(path: Path, directory: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from text2grad.errors import ConfigError
+from text2grad.feedback import turns_to_json
 from text2grad_studio.process import WorkerProcess
 
 NONE, STOPPING = 0, -1  # in place of the number of the question that the process answers
@@ -51,7 +52,8 @@ class Suggestions:
                 return dict(known)
             self._last += 1
             request = {"kind": "suggest", "number": self._last, "critic": dict(critic)}
-            self._asked[self._last] = key, {**request, "prompt": prompt, "response": response}
+            asked = {"prompt": prompt, "response": response, "turns": turns_to_json(response)}
+            self._asked[self._last] = key, {**request, **asked}
             waits = "" if self._sent == NONE else "waits until the critic has read another response"
             self._states[key] = {"state": "working", "progress": waits or "the critic's process starts"}
             self._send_next()

@@ -74,13 +74,15 @@ class Worker:
         """
         kind = request["kind"]
         if kind == "suggest":
+            from text2grad.feedback import response_of
             from text2grad_studio.run_critic import RunCritic
 
             if self._critic[0] != request["critic"]:
                 tell(state="working", progress="loading the critic")
                 self._critic = request["critic"], RunCritic(request["critic"])
             tell(state="working", progress="the critic reads")
-            result: dict[str, Any] = self._critic[1].judge(request["prompt"], request["response"])
+            response = response_of(request, "the question")
+            result: dict[str, Any] = self._critic[1].judge(request["prompt"], response)
             return result
         if self._models is None or self._models.path != request["policy"]["path"]:
             tell(state="working", progress="loading the policy")

@@ -1,5 +1,6 @@
 """`text2grad generate`: the answers of a trained policy and the critiques of its critic are printed unchanged."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from said import force, tokenizer as chat_tokenizer, trainer
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.feedback.critic import ask
@@ -203,3 +205,31 @@ def test_a_run_that_has_no_checkpoint_yet_is_no_run_to_talk_to(
     (tmp_path / "run.json").write_bytes((judged / "run.json").read_bytes())
     assert main(["generate", str(tmp_path), "--prompt", "Say"]) == 2
     assert "holds no run with a checkpoint" in capsys.readouterr().err
+
+
+def test_a_chat_is_shown_turn_by_turn_with_the_thought_and_the_calls_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, run = chat_tokenizer("qwen3"), tmp_path / "run"
+    call = '<tool_call>\n{"name": "look", "arguments": {"place": "Rome"}}\n</tool_call>'
+    force(monkeypatch, made, lambda prompt: f"<think>\nI look.\n</think>\n\n{call}<|im_end|>")
+    trainer(run, made, ["Weather?", "Sun?"], lambda examples, responses: [1.0] * len(responses), steps=1).train()
+
+    def blame(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        at = responses[0].index("Rome")  # the critic sees no thought
+        return [Critique("Wrong city.", (Span(at, at + 4, "negative"),))]
+
+    monkeypatch.setattr("text2grad.runs.critic_of_run", lambda *_: blame)
+    function = {"name": "look", "arguments": {"place": "Nice"}}
+    asked = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    chat = [{"role": "user", "content": "Sun?"}, asked, {"role": "tool", "name": "look", "content": "[bold]Rain"}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"prompt": chat}) + "\n")
+    prompt = 'turn 0 · user\nSun?\nturn 1 · assistant\nlook({"place": "Nice"})\nturn 2 · tool · look\n[bold]Rain\n'
+    answer = f'turn 3 · assistant\n<think>\nI look.\n</think>\n\n{call}\nlook({{"place": "Rome"}})\n'
+    how = (capsys, run, "--examples", str(tmp_path / "chats.jsonl"))
+    assert shown(*how) == f"{prompt}{answer}Wrong city.\n  − turn 3: Rome\n\n"
+    assert shown(*how, "--no-critic") == prompt + answer
+    alone = shown(capsys, run, "--prompt", "Sun?", "--no-critic")
+    assert alone == f"turn 0 · user\nSun?\n{answer.replace('turn 3', 'turn 1')}"
+    force(monkeypatch, made, lambda prompt: "Sunny.<|im_end|>")
+    assert shown(capsys, run, "--prompt", "Sun?", "--no-critic") == "Sun?\nSunny.\n"

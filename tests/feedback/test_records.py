@@ -562,6 +562,10 @@ def in_turn(end: int, turn: Any) -> Any:
     return {"critique": {"spans": [{"start": 0, "end": end, "label": "negative", "turn": turn}]}}
 
 
+def spoken(**part: Any) -> Any:
+    return {"response": "x", "turns": [{"role": "assistant", "text": "x", "sampled": True, **part}]}
+
+
 IN_TURNS = Critique("No.", (Span(0, 7, "positive", 1), Span(11, 17, "negative", 3), Span(0, 3, "negative")))
 
 
@@ -588,6 +592,9 @@ def test_a_conversation_and_the_turns_of_its_spans_come_back_from_disk(tmp_path:
         ({"turns": [{"role": "user"}]}, '"turns" is a list of'),
         ({"turns": [{"role": "assistant", "text": 5, "sampled": True}]}, '"turns" is a list of'),
         ({"turns": [{"role": "assistant", "text": "x", "said": 1}]}, '"turns" is a list of'),
+        (spoken(thought=5), '"turns" is a list of'),
+        (spoken(name=["look"]), '"turns" is a list of'),
+        (spoken(tool_calls=["look"]), '"turns" is a list of'),
         ({"response": "other"}, 'and "response" is what is sampled'),
         (in_turn(3, 2), "in turn 2; the policy wrote the turns [1, 3]"),
         (in_turn(3, True), "in turn true; the policy"),

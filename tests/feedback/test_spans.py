@@ -544,6 +544,6 @@ def test_quotes_of_a_turn_that_was_written_alone_are_found_as_in_a_single_respon
         assert len(found.unmatched) == len(one.unmatched)
 
 
-def test_a_quote_has_places_in_a_conversation_if_one_turn_of_the_policy_alone_holds_it() -> None:
-    quotes = ("Monday", "Look", "Lyon", "Friday", "fair", ".In")  # ".In" stands over the end of turn 1
-    assert [count_places(FAIR, quote) for quote in quotes] == [2, 1, 0, 0, 0, 0]
+def test_a_quote_has_as_many_places_as_whole_words_or_else_as_pieces() -> None:
+    quotes = ("Monday", "Lyon", "on", "onda", "Friday", "")  # "onda" is no whole word anywhere
+    assert [count_places("In Lyon on Monday, on Monday.", quote) for quote in quotes] == [2, 1, 2, 2, 0, 0]

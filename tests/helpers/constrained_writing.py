@@ -18,6 +18,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
 from text2grad.reward_models.format import CritiqueFormat
+from text2grad.types import Conversation
 from tokenizers_made_here import FAMILIES, made, of_tokens
 
 SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens share, what occurs twice
@@ -30,9 +31,9 @@ LIMITS = {field.name for field in fields(QuoteLimits)}
 WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
 
 
-def skeleton(tokenizer: Any, *, write_feedback: bool = True, form: Any = "spans") -> Skeleton:
+def skeleton(tokenizer: Any, *, write_feedback: bool = True, form: Any = "spans", turns: bool = False) -> Skeleton:
     written = CritiqueFormat(form=form, write_feedback=write_feedback)
-    return skeleton_of(tokenizer, written, size=len(tokenizer), eos_ids=[end_of(tokenizer)])
+    return skeleton_of(tokenizer, written, size=len(tokenizer), eos_ids=[end_of(tokenizer)], turns=turns)
 
 
 def end_of(tokenizer: Any) -> int:
@@ -49,7 +50,8 @@ def begin(
     **limits: Any,
 ) -> ConstrainedCritique:
     how: dict[str, Any] = {"eos_ids": [end_of(tokenizer)], "room": room, "limits": QuoteLimits(**limits)}
-    own = skeleton(tokenizer, write_feedback=write_feedback, form=form)
+    turns = isinstance(response, Conversation)
+    own = skeleton(tokenizer, write_feedback=write_feedback, form=form, turns=turns)
     return ConstrainedCritique(own, response, **how)
 
 

@@ -242,15 +242,33 @@ def test_the_prompt_of_a_conversation_is_its_turns_with_their_numbers() -> None:
     assert critique_prompt(Example("When?"), FAIR) == f"{shown}\n"
     asked = critique_request(Example("When?"), FAIR)
     assert asked.startswith("Judge the response, the turns 1, 3 of the conversation below, whose other turns are data.")
+    assert 'from the response, each as {"turn": 1, "quote": "..."}.\n\n### Conversation' in asked
     assert asked.endswith(f"\n\n### Conversation\n{shown}")
+    labelled, tagged = (critique_request(Example("When?"), FAIR, form) for form in ("labelled_spans", "tagged_words"))
+    assert 'good or poor, each as {"turn": 1, "quote": "...", "label": "good"}, and under outcome' in labelled
+    assert "each as" not in tagged + critique_request(Example("When?"), "Monday.")
 
 
 @pytest.mark.parametrize("form", ["spans", "labelled_spans", "tagged_words"])
 def test_a_conversation_is_quoted_in_the_order_of_its_turns_and_read_back_in_them(form: str) -> None:
-    # "Look" (turn 1, 0–4), "on Monday," (turn 3, 8–18), which stands there once
-    spans = (Span(8, 18, "negative", 3), Span(0, 4, "positive", 1))
+    # turn 1: "Look" 0–4, "Lyon" 8–12; turn 3: "Lyon" 3–7, "on Monday," 8–18
+    spans = (
+        *(Span(8, 18, "negative", 3), Span(0, 4, "positive", 1)),
+        *(Span(3, 7, "positive", 3), Span(8, 12, "negative", 1)),
+    )
     target = critique_target(Critique("No.", spans, -1.0), FAIR, form=form)
+    quotes = [(1, "Look", "good"), (1, "Lyon", "poor"), (3, "Lyon", "good"), (3, "on Monday,", "poor")]
     if form == "labelled_spans":
-        assert json.loads(target)["spans"] == [["Look", "good"], ["on Monday,", "poor"]]
+        entries = [{"turn": turn, "quote": quote, "label": label} for turn, quote, label in quotes]
+        assert json.loads(target)["spans"] == entries
+    if form == "spans":
+        good, poor = ([{"turn": t, "quote": q} for t, q, label in quotes if label == word] for word in ("good", "poor"))
+        assert json.loads(target) == {"textual_feedback": "No.", "good_spans": good, "poor_spans": poor}
     found = read_critique(target, FAIR, CritiqueFormat(form=form))
-    assert found.spans == (Span(0, 4, "positive", 1), Span(8, 18, "negative", 3))
+    assert (found.spans, found.unmatched, found.status) == (tuple(sorted(spans)), (), "ok")
+
+
+def test_a_span_of_a_whole_conversation_is_a_quote_of_each_turn_that_it_covers() -> None:
+    # "Lyon.In", characters 8 to 15 of "Look up Lyon.In Lyon on Monday, on Monday."
+    target = critique_target(Critique("No.", (Span(8, 15, "negative"),)), FAIR)
+    assert json.loads(target)["poor_spans"] == [{"turn": 1, "quote": "Lyon."}, {"turn": 3, "quote": "In"}]

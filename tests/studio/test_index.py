@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from studio_world import append, record, write_run
+from conversations import FAIR
+from studio_world import append, record, session, write_run
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import item_of
+from text2grad.feedback import item_of, turns_to_json
 from text2grad_studio.columns import LABELS, ORDERS, Filter
+from text2grad_studio.exports import page_of_response
 from text2grad_studio.index import RunIndex
+from text2grad_studio.session import filter_from
 from text2grad_studio.sources import open_sources
 
 
@@ -466,7 +469,7 @@ def test_critiques_in_tables_of_trl_are_shown(tmp_path: Path) -> None:
     assert [record.get("critique", {}).get("feedback") for record in lines] == columns["critique"]
 
 
-def test_spans_of_turns_stand_in_the_whole_response(tmp_path: Path) -> None:
+def test_turns_of_trls_trainer_keep_their_spans(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / "out" / "completions").mkdir(parents=True)
     said, heard = {"role": "assistant", "text": "Yes. ", "sampled": True}, {"role": "tool", "text": "Lyon: Friday"}
@@ -481,9 +484,7 @@ def test_spans_of_turns_stand_in_the_whole_response(tmp_path: Path) -> None:
     [number] = index.find(Filter()).page()
     record = index.record(number)
     assert (record["response"], record["turns"]) == ("Yes. Monday.", turns)
-    # the policy's second turn begins behind its first, "Yes. ", of five characters
-    spans = [{"start": 0, "end": 3, "label": "positive"}, {"start": 5, "end": 11, "label": "negative"}]
-    assert record["critique"]["spans"] == spans
+    assert record["critique"]["spans"] == places
 
 
 def test_what_holds_no_rollouts_is_refused(tmp_path: Path) -> None:
@@ -505,3 +506,39 @@ def test_a_page_that_goes_on_after_a_restart_sees_another_generation(tmp_path: P
         append(tmp_path / "run", [record(9, row)])
         again.update()
     assert again.generation != index.generation
+
+
+def test_a_conversation_is_found_by_the_turns_that_the_critic_marks(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1, rows=1)
+    talk = {"step": 1, "prompt": "When?", "response": str(FAIR), "turns": turns_to_json(FAIR)}
+    said = [[(1, "positive"), (3, "negative")], [(70, "negative")], [(True, "negative"), (None, "positive")]]
+    for marks in said:
+        spans = [{"start": 0, "end": 2, "label": label, "turn": turn} for turn, label in marks]
+        append(run, [{**talk, "critique": {"feedback": "No.", "spans": spans, "status": "ok"}}])
+    index = index_of(tmp_path, run)
+    for turn, rows in ((1, [(1, 0)]), (3, [(1, 0)]), (0, []), (2, []), (-1, []), (62, [(1, 1)]), (99, [(1, 1)])):
+        assert places(index, Filter(turn=turn)) == rows
+    assert filter_from({"turn": "3"}).turn == 3
+    record = index.record(2)
+    assert record["response"].turns == FAIR.turns
+    assert record["turns"] == talk["turns"]
+    assert record["item"] == item_of("When?", FAIR) != item_of("When?", str(FAIR))
+
+
+def test_turns_that_say_something_else_are_a_bad_line_and_those_of_another_program_are_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1, rows=1)
+    append(run, [record(1, 0, turns=turns_to_json(FAIR)), *(record(1, 1, turns=turns) for turns in (["Say."], 2, []))])
+    index = index_of(tmp_path, run)
+    assert (index.state()["rollouts"], index.state()["bad_lines"]) == (4, 1)
+    assert 'a response: "turns" is a list of' in index.state()["problem"]
+    assert not any("turns" in index.record(number) for number in range(1, 5))
+
+
+def test_a_shared_conversation_without_tokens_has_the_critics_spans_in_their_turns(tmp_path: Path) -> None:
+    span = {"start": 3, "end": 7, "label": "negative", "turn": 3}  # "Lyon", which stands in turn 1, too
+    talk = {"response": str(FAIR), "turns": turns_to_json(FAIR), "critique": {"feedback": "No.", "spans": [span]}}
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"prompt": "When?", **talk}) + "\n")
+    page = page_of_response(session(tmp_path / "store", tmp_path / "talk.jsonl"), "ann", 0, 1)
+    assert page.count('title="δ -1">Lyon</span>') == 1
+    assert "Look up Lyon.</span></div>" in page  # in turn 1 it has no colour
+    assert "4 parts" in page

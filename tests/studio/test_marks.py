@@ -1,17 +1,19 @@
 """Marks: every operation on disk, tabs and raters apart, nothing lost by a crash, critiques that the project reads."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conversations import FAIR
 from studio_world import session
 from text2grad.errors import DataError
-from text2grad.feedback import annotation_to_json, item_of, mark_of, read_annotations
+from text2grad.feedback import annotation_to_json, item_of, mark_of, read_annotations, turns_to_json
 from text2grad.files import json_lines
 from text2grad.runs.lineage import Retraction
-from text2grad.types import Span
+from text2grad.types import Conversation, Span, Turn
 from text2grad_studio.exports import page_of_marks
 from text2grad_studio.marks import Marked, MarkStore, OvertakenError, StoreError
 
@@ -304,6 +306,64 @@ def test_a_mark_keeps_its_reason_and_its_rater(tmp_path: Path) -> None:
         {"start": 3, "end": 7, "label": "positive", "rater": "ann", "source": "studio"},
         {"start": 9, "end": 18, "label": "negative", "reason": "it was Monday", "rater": "ann", "source": "studio"},
     ]
+
+
+SPOKEN = {"prompt": "When?", "response": str(FAIR), "turns": turns_to_json(FAIR)}
+SPOKEN_ITEM = item_of("When?", FAIR)
+
+
+def mark_in_turns(store: MarkStore) -> None:
+    """Mark in "Look up Lyon.In Lyon on Monday, on Monday.": "Lyon" of turn 3, "Look" of turn 1, and "Lyon.In"."""
+    marks = [span("a", 16, 20, note="it was Nice"), span("b", 0, 4, "positive"), span("c", 8, 15)]
+    store.append("ann", store.new_tab(), [{**OPEN, **SPOKEN}, *({**mark, "item": SPOKEN_ITEM} for mark in marks)])
+
+
+def test_marks_on_a_conversation_name_their_turns_and_are_read_with_them(tmp_path: Path) -> None:
+    mark_in_turns(MarkStore(tmp_path))
+    annotation = MarkStore(tmp_path).marked("ann")[SPOKEN_ITEM].annotation("ann")
+    in_first, in_third = Span(8, 13, "negative", 1), Span(0, 2, "negative", 3)  # of the mark over both turns
+    assert annotation.critique.spans == (Span(0, 4, "positive", 1), in_first, in_third, Span(3, 7, "negative", 3))
+    assert annotation.critique.feedback == '"Lyon": it was Nice'
+    (tmp_path / "out.jsonl").write_bytes(json_lines([annotation_to_json(annotation)]))
+    (read,) = read_annotations(tmp_path / "out.jsonl")
+    assert read == annotation
+    assert isinstance(read.response, Conversation)
+    assert read.response.turns == FAIR.turns
+
+
+def test_equal_words_after_another_result_of_a_tool_have_marks_of_their_own() -> None:
+    told = Conversation([*FAIR.turns[:2], Turn("tool", "Lyon: Monday", name="look"), *FAIR.turns[3:]])
+    assert str(told) == str(FAIR)
+    assert len({item_of("When?", response) for response in (FAIR, told, str(FAIR))}) == 3
+
+
+@pytest.mark.parametrize("turns", [turns_to_json(FAIR)[:3], [{"role": "assistant"}], "turns", 3])
+def test_turns_that_say_something_else_than_the_response_are_refused(tmp_path: Path, turns: Any) -> None:
+    store = MarkStore(tmp_path)
+    with pytest.raises(DataError, match='an operation "open": "turns" is a list of'):
+        store.append("ann", store.new_tab(), [{**OPEN, **SPOKEN, "turns": turns}])
+    assert store.marked("ann") == {}
+
+
+def test_a_conversation_is_exported_and_not_taught(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    mark_in_turns(made.marks)
+    page = page_of_marks(made, "ann")
+    assert page.count('<div class="turn given"><p class="where as-is">turn 2 · tool · look</p>Lyon: Friday</div>') == 1
+    assert ">Look</span>" in page
+    said = (
+        r'<span class="t n4"[^>]*>In</span>',
+        '<span class="t" title="δ 0"> </span>',
+        r'<span [^>]*Nice">Lyon</span>',
+    )
+    assert re.search(f"turn 3 · assistant</p>{''.join(said)}", page)
+    (listed,) = made.marked("ann")["items"]
+    assert listed["turns"] == SPOKEN["turns"]
+    with pytest.raises(DataError, match="mark a word of a response of one turn first"):
+        made.corrections("ann", None)
+    made.marks.append("ann", made.marks.new_tab(), [OPEN, span("d", 3, 7)])
+    assert [taught["item"] for taught in made.corrections("ann", None)] == [ITEM]
+    assert len(made.annotations("ann")) == 2
 
 
 def test_a_rater_takes_marks_back_and_an_old_copy_brings_none_again(tmp_path: Path) -> None:

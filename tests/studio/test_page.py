@@ -16,7 +16,8 @@ from playwright.sync_api import expect
 from places import STORIES
 from studio_browser import CHROMIUM, SECONDS, Served, chromium, close, context_of, page_of, served, wait_for_rows
 from studio_world import append, record, write_run
-from text2grad.types import signs, visible
+from text2grad.feedback import turns_to_json
+from text2grad.types import Conversation, Span, Turn, signs, visible
 from text2grad_studio.marks import MarkStore
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")]
@@ -1803,6 +1804,107 @@ def test_hostile_texts_are_inert_and_visible(browser: Any, tmp_path: Path) -> No
     assert spans(tmp_path / "store", "ann") == [
         ("abc", "negative")
     ]  # places count characters of the text, not signs shown
+
+
+CALL = {"name": "look", "arguments": {"city": "<b>Lyon</b>"}}
+TALK = Conversation(
+    [
+        Turn("user", "When is the fair?"),
+        Turn("assistant", "Well. Hm, <i>look</i>. So I call.", True, "Hm, <i>look</i>.", (CALL,)),
+        Turn("tool", EVIL, name="look"),
+        Turn("assistant", "It is on Monday.", True),
+    ]
+)
+MONDAY = {"start": 9, "end": 15, "label": "negative", "turn": 3}
+
+
+def spoken(talk: Conversation, *spans: dict[str, Any]) -> dict[str, Any]:
+    """A record of a conversation, a token per word; in each turn the last word has δ = −1."""
+    offsets, delta = list[tuple[int, int]](), list[float]()
+    for turn, start in talk.starts().items():
+        words = [word.span() for word in re.finditer(r"\s*\S+", talk.turns[turn].text)]
+        offsets += [(start + first, start + last) for first, last in words]
+        delta += [0.0] * (len(words) - 1) + [-1.0]
+    critique = {"feedback": "No.", "spans": list(spans), "status": "ok", "unmatched": []}
+    numbers = {"offsets": offsets, "delta": delta, "critique": critique}
+    return {"step": 0, "prompt": "When?", "response": str(talk), "turns": turns_to_json(talk), **numbers}
+
+
+@contextmanager
+def page_of_talk(browser: Any, tmp_path: Path, record: dict[str, Any], **options: Any) -> Iterator[Any]:
+    (tmp_path / "run" / "rollouts").mkdir(parents=True)
+    append(tmp_path / "run", [record])
+    with served(tmp_path / "store", tmp_path / "run") as server, page_of(browser, server, "ann", **options) as page:
+        yield page
+
+
+def test_a_conversation_is_read_and_marked_turn_by_turn(browser: Any, tmp_path: Path) -> None:
+    with page_of_talk(browser, tmp_path, spoken(TALK, MONDAY)) as page:
+        read(page)  # an image would have been asked for before
+        assert page.title() == "text2grad studio"
+        assert page.locator("#detail img, #detail script, #detail i, #detail b").count() == 0
+        named = page.locator("#response > .turn > summary").all_text_contents()
+        assert named == ["turn 1 · assistant", "turn 2 · tool · look", "turn 3 · assistant"]
+        assert visible(EVIL) in page.locator("#response .given").text_content()
+        assert page.locator("#response .given .s, #response .given .t").count() == 0
+        assert page.locator("#response code").text_content() == 'look({"city":"<b>Lyon</b>"})'
+        assert "".join(page.locator("#response .n4").all_text_contents()) == " call. Monday."
+        grey, soft = (
+            page.locator(where).first.evaluate("element => getComputedStyle(element).color")
+            for where in (".given", ".how")
+        )
+        assert grey == soft
+        assert page.locator("#response details details").get_attribute("open") is None
+        expect(page.locator(".suggestions strong")).to_have_text("− negative · turn 3")
+        assert page.locator(".suggestions q").text_content() == "Monday"
+        page.keyboard.press("a")
+        expect(page.locator(".spans strong").first).to_have_text("− negative · turn 3")
+        drag(page, segment(page, "call"), segment(page, "is", -1))
+        assert chosen(page) == "call."  # no selection goes on in another turn
+        page.keyboard.press("p")
+        saved(page)
+        assert page.locator("#response details details").get_attribute("open") is None
+    (marks,) = MarkStore(tmp_path / "store").marked("ann").values()
+    at = len("Well. Hm, <i>look</i>. So I ")
+    assert marks.critique_of("ann").spans == (Span(at, at + 5, "positive", 1), Span(9, 15, "negative", 3))
+
+
+def test_keys_walk_over_turns_and_open_what_is_folded(browser: Any, tmp_path: Path) -> None:
+    with page_of_talk(browser, tmp_path, spoken(TALK)) as page:
+        for keys, word in ((".", "Well"), (".", "It"), (",", "Well"), (",", "Well")):
+            page.keyboard.press(keys)
+            assert chosen(page) == word
+        page.locator("#response > .turn > summary").first.click()
+        expect(page.locator("#response > .turn").first).not_to_have_attribute("open", "")
+        page.locator("#response").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert chosen(page) == "Hm"
+        expect(page.locator("#response .turn").first).to_have_attribute("open", "")
+        expect(page.locator("#response details details")).to_have_attribute("open", "")
+        page.keyboard.press("n")  # what was opened stays open when marks are drawn
+        saved(page)
+        expect(page.locator("#response details details")).to_have_attribute("open", "")
+        page.locator("#more summary").click()
+        page.fill("[name=turn]", "1")
+        expect(page.locator("#count")).to_have_text("0 responses")
+
+
+@pytest.mark.parametrize(("pairs", "opened", "walked"), [(2, [1, 2, 3], 3), (7, [1, 3, 14], 5)])
+def test_long_conversations_and_long_results_are_folded(
+    browser: Any, tmp_path: Path, pairs: int, opened: list[int], walked: int
+) -> None:
+    turns = [Turn("user", "When?")]
+    for pair in range(pairs):
+        long = "Friday. " * (100 if pair else 1)
+        turns += [Turn("assistant", f"I look {pair}.", True), Turn("tool", long, name="look")]
+    last = {**MONDAY, "turn": 3, "start": 2, "end": 6}
+    with page_of_talk(browser, tmp_path, spoken(Conversation(turns), last)) as page:
+        states = page.locator("#response > .turn").evaluate_all("frames => frames.map(frame => frame.open)")
+        assert [number for number, is_open in enumerate(states, 1) if is_open] == opened
+        for _ in range(3):
+            page.keyboard.press(".")
+        expect(page.locator("#response > .turn").nth(walked - 1)).to_have_attribute("open", "")
 
 
 HIDDEN = "\ufeffNo\u200bw co\u00adop 5\u00a0% \u0645\u06cc\u200c\u062e a\u200cb \u2060x."

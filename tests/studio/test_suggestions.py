@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from conversations import FAIR
 from studio_world import session, write_run
 from text2grad.errors import ConfigError, CriticError
+from text2grad.feedback import item_of
 from text2grad_studio.run_critic import RunCritic
 from text2grad_studio.server import critics_of
 from text2grad_studio.sources import open_sources
@@ -27,7 +29,9 @@ def critic(examples, responses):
         time.sleep(600)
     if "ended" in responses[0]:
         os._exit(7)
-    return [Critique(f"About {examples[0].prompt_text}", (Span(0, 3, "negative"),)) for _ in responses]
+    turns = [number for number, turn in enumerate(getattr(responses[0], "turns", ())) if turn.sampled]
+    span = Span(0, 3, "negative", turns[-1] if turns else None)
+    return [Critique(f"About {examples[0].prompt_text}", (span,)) for _ in responses]
 """
 
 
@@ -56,6 +60,9 @@ def test_a_critic_answers_fails_hangs_and_ends_without_harm(tmp_path: Path, crit
         assert state["critique"]["feedback"] == "About Say."
         assert state["critique"]["spans"] == [{"start": 0, "end": 3, "label": "negative"}]
         assert made.suggest(0, "Say.", "The cat") == state  # kept
+        made.suggest(0, "When?", FAIR)
+        spans = answered(suggestions, item_of("When?", FAIR))["critique"]["spans"]
+        assert spans == [{"start": 0, "end": 3, "label": "negative", "turn": 3}]
         suggestions.ask(0, "broken", "Say.", "a broken text")
         failed = answered(suggestions, "broken")
         assert failed["state"] == "failed"

@@ -13,9 +13,9 @@ from text2grad.config import Recipe, latest_checkpoint, recipe_of_run, step_of
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.feedback import read_examples
 from text2grad.progress import CONSOLE, note
-from text2grad.runs.reports import print_critique
+from text2grad.runs.reports import print_critique, print_response
 from text2grad.tasks import ProgramCritic
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Conversation, Critique, Example, Rollout
 
 DESCRIPTION = """\
 Sample answers from the policy of a run, and print each with the critique of the run's critic: words, coloured spans,
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             critiques, rewards = policy.judge(rollouts, critic)
             figures |= rewards
     finally:  # the answers are printed, even if the metric or the critic fails
-        _print_answers(rollouts, critiques)
+        _print_answers([policy.with_turns(rollout) for rollout in rollouts], rollouts, critiques)
     figures["mean tokens"] = fmean(len(rollout.response_ids) for rollout in rollouts)
     figures["truncated share"] = fmean(rollout.truncated for rollout in rollouts)
     count = "1 answer" if len(rollouts) == 1 else f"{len(rollouts):,} answers"
@@ -82,14 +82,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_answers(rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
-    """Print prompts and answers, with the critiques if there are some."""
-    for rollout, critique in zip_longest(rollouts, critiques):
-        say(rollout.example.prompt_text, style="dim")
-        if critique is None:
-            say(rollout.response)
+def _print_answers(answers: Sequence[str], rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
+    """Print prompts and answers, as conversations those that are, with the critiques if there are some."""
+    for answer, rollout, critique in zip_longest(answers, rollouts, critiques):
+        if not isinstance(answer, Conversation):
+            say(rollout.example.prompt_text, style="dim")
+        if critique is not None:
+            print_critique(CONSOLE, answer, critique)
+        elif isinstance(answer, Conversation):
+            print_response(CONSOLE, answer, Critique(""))
         else:
-            print_critique(CONSOLE, rollout.response, critique)
+            say(answer)
 
 
 def _examples(args: argparse.Namespace, recipe: Recipe) -> list[Example]:

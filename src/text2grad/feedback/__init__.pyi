@@ -36,6 +36,7 @@ from .records import (
     read_critique_records as read_critique_records,
     read_store as read_store,
     read_tombstones as read_tombstones,
+    response_of as response_of,
     take_marks as take_marks,
     write_annotations as write_annotations,
 )
@@ -52,6 +53,7 @@ from .turns import (
     flat_spans as flat_spans,
     in_turns as in_turns,
     numbered as numbered,
+    sampled_texts as sampled_texts,
     turns_to_json as turns_to_json,
     with_thoughts as with_thoughts,
     without_thoughts as without_thoughts,

@@ -24,7 +24,7 @@ import lzma
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import islice
@@ -177,7 +177,7 @@ def is_text(value: Any) -> bool:
 
 
 def optional(
-    record: Object, key: str, where: str, fits: Callable[[Any], bool], wanted: str, default: Any = None
+    record: Mapping[str, Any], key: str, where: str, fits: Callable[[Any], bool], wanted: str, default: Any = None
 ) -> Any:
     """Return a value of a record, or the default if the record has no such key.
 
@@ -212,7 +212,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def keys_of(record: Object) -> str:
+def keys_of(record: Mapping[str, Any]) -> str:
     """Return the keys of a record, for messages."""
     return "the keys " + ", ".join(map(shown, record)) if record else "no keys"
 

@@ -44,7 +44,7 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
-from text2grad.feedback.turns import in_turns, sampled_texts, turns_to_json, with_thoughts, without_thoughts
+from text2grad.feedback.turns import content_of, in_turns, sampled_texts, turns_to_json, with_thoughts, without_thoughts
 from text2grad.files import appended_records, json_lines, readable, to_json, write_files
 from text2grad.progress import note
 from text2grad.types import LABELS, Conversation, Critique, Example, Span, Status, Turn
@@ -162,8 +162,8 @@ def read_tombstones(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def item_of(prompt: str, response: str) -> str:
-    """Return the digest by which marks know a response: equal texts have equal marks, in any run."""
-    return sha256(f"{prompt}\0{response}".encode("utf-8", "backslashreplace")).hexdigest()[:20]
+    """Return the digest by which marks know a response: equal texts and turns have equal marks, in any run."""
+    return sha256(f"{prompt}\0{content_of(response)}".encode("utf-8", "backslashreplace")).hexdigest()[:20]
 
 
 def mark_of(item: str, span: Mapping[str, Any]) -> str:
@@ -179,7 +179,7 @@ def take_marks(record: Object, goes: Callable[[str, Object], bool]) -> set[str]:
     """
     critique, item = record["critique"], str(record.get("key"))[:20]  # the keys of a critic's cache are such digests
     if isinstance(record.get("prompt"), str | list) and "response" in record:
-        item = item_of(Example(record["prompt"]).prompt_text, record["response"])
+        item = item_of(Example(record["prompt"]).prompt_text, response_of(record, "a record with marks"))
     named = [(mark_of(item, span), span) for span in critique["spans"]]
     taken = {mark for mark, span in named if goes(mark, span)}
     if taken:
@@ -257,9 +257,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     Raises:
         DataError: if it cannot be used.
     """
-    if "response" not in record:
-        raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
-    response = _response(record, where)
+    response = response_of(record, where)
     prompt = optional(record, "prompt", where, is_prompt, "is text or a list of chat messages,", "")
     if (given := record.get("critique")) is None:
         given = {key: record[key] for key in BESIDE if key in record}
@@ -288,14 +286,22 @@ def read_store(directory: Path) -> list[CritiqueRecord]:
     return [parse_record(str(directory), line) for read in STORES for line in read(directory)]
 
 
-def _response(record: Object, where: str) -> str:
-    """Return the response of a record, a `Conversation` if it has turns."""
+def response_of(record: Mapping[str, Any], where: str) -> str:
+    """Return the response of a record, a `Conversation` if it has turns.
+
+    Raises:
+        DataError: if it has no response, or others than its turns say.
+    """
+    if "response" not in record:
+        raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
     response: str = optional(record, "response", where, is_text, "must be a text;")
     if not (given := record.get("turns")):
         return response
     try:
         whole = Conversation([Turn(**{**turn, "tool_calls": tuple(turn.get("tool_calls") or ())}) for turn in given])
-        if whole.text and whole == response:
+        said = [turn.role + turn.thought + turn.name for turn in whole.turns]
+        calls = [call for turn in whole.turns for call in turn.tool_calls]
+        if whole.text and whole == response and all(map(is_text, said)) and all(isinstance(c, dict) for c in calls):
             return whole
     except (AttributeError, TypeError):
         pass

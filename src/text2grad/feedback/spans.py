@@ -142,10 +142,9 @@ def locate_critique(
     return Critique(parsed.reason + parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 
 
-def count_places(response: str, quote: str) -> int:
-    """Return how many listings of a quote find an occurrence (rules 2 and 3); in one turn of a conversation alone."""
-    held = [len(_Finder(text).find(quote)) for text in turns.sampled_texts(response).values() or [response]]
-    return sum(held) if sum(map(bool, held)) == 1 else 0
+def count_places(text: str, quote: str) -> int:
+    """Return how many listings of a quote find an occurrence in a response, or in a turn (rules 2 and 3)."""
+    return len(_Finder(text).find(quote))
 
 
 class _Quote(NamedTuple):

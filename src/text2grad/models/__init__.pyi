@@ -19,6 +19,7 @@ from .chat_template import (
     any_of as any_of,
     messages_of as messages_of,
     prompt_text as prompt_text,
+    tools_of as tools_of,
 )
 from .continuation import (
     CUT as CUT,

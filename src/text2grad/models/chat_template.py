@@ -142,6 +142,12 @@ def messages_of(example: Example) -> list[Message]:
     return [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
 
 
+def tools_of(example: Example) -> list[Any] | None:
+    """Return the tools in the record of a prompt, also in JSON; None without."""
+    tools = _read(example.meta.get("tools") or example.meta.get("functions"))
+    return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
+
+
 def is_begun(message: Message) -> bool:
     """Return whether a message at the end of a prompt is one that the policy continues."""
     return message["role"] == "assistant" and message.get("prefix") is not False
@@ -156,8 +162,7 @@ def render(tokenizer: Any, example: Example, where: str = "the chat", **how: Any
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
             raise DataError(f'"chat_template_kwargs" of {where}: {min(taken)!r} is no variable of templates; remove it')
         how |= own
-    chat, tools = messages_of(example), _read(example.meta.get("tools") or example.meta.get("functions"))
-    tools = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
+    chat, tools = messages_of(example), tools_of(example)
     wrapped = tools and [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
     forms, texts, errors, marks = list[Any](), list[str](), list[Exception](), list[str]()
     for messages, of_tools in ((chat, tools), (_completed(chat), wrapped)):

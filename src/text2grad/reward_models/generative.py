@@ -40,7 +40,7 @@ from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_cri
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.writing import critique_target, has_outcomes, inputs_of
-from text2grad.types import Critique, Example
+from text2grad.types import Conversation, Critique, Example
 
 NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
@@ -113,13 +113,13 @@ class GenerativeRewardModel:
         """Return the ids of the prompt for each response."""
         return critique_prompts(self.tokenizer, examples, responses, self.format.prompt_format, self.format.form)
 
-    @property
-    def _skeleton(self) -> Skeleton:
-        return skeleton_of(self.tokenizer, self.format, size=self._size, eos_ids=self.eos_ids)
+    def _skeleton(self, response: str) -> Skeleton:
+        turns = isinstance(response, Conversation)
+        return skeleton_of(self.tokenizer, self.format, size=self._size, eos_ids=self.eos_ids, turns=turns)
 
     def _least_tokens(self, response: str) -> float:
         """Return the number of tokens of the shortest critique of a response."""
-        return self._skeleton.least_tokens(response) if self.format.constrain else 1
+        return self._skeleton(response).least_tokens(response) if self.format.constrain else 1
 
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
@@ -156,8 +156,9 @@ class GenerativeRewardModel:
         rngs = [request.rng for request in requests if request.rng is not None]
         critiques, choose = list[ConstrainedCritique](), free_choice(rngs) if rngs else most_likely
         if self.format.constrain:
-            begin = partial(ConstrainedCritique, self._skeleton, eos_ids=self.eos_ids, limits=self.format.limits)
-            critiques = [begin(request.response, room=room) for request, room in zip(requests, rooms, strict=True)]
+            begin = partial(ConstrainedCritique, eos_ids=self.eos_ids, limits=self.format.limits)
+            asked = [(self._skeleton(request.response), request.response) for request in requests]
+            critiques = [begin(*each, room=room) for each, room in zip(asked, rooms, strict=True)]
             choose = valid_choice(critiques, rngs)
         written = decode(
             self.model,

@@ -16,6 +16,8 @@ words, not tokens, because reward model and policy may have different tokenizers
 A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. Read
 back, each run of equal labels is one span. Labels are read completely or not at all: a wrong number of labels, another
 word than in the response or an invalid label give the status `unparsable`, with the reason in the feedback.
+
+In a conversation a quote is {"turn": 1, "quote": "..."}; in "labelled_spans" its "label" stands behind it.
 """
 
 import json
@@ -35,11 +37,13 @@ from text2grad.feedback import (
     read_objects,
     words_of,
 )
-from text2grad.types import Critique, Example, Label, Span
+from text2grad.types import Conversation, Critique, Example, Label, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 OUTCOME, NO_OUTCOME = '], "outcome": ', "null}"
 """In place of CLOSING in a form with an outcome: the number and a brace follow, or there is none."""
+TURN, QUOTE = '{"turn": ', ', "quote": "'
+"""Of a quote in a conversation: its turn's number stands between these, and a quotation mark and a brace end it."""
 WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}  # the labels in a list of labelled quotes
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
@@ -58,13 +62,15 @@ def critique_request(example: Example, response: str, form: str = "spans") -> st
     """
     known = FORMS[form]
     outcome = ", and under outcome a number for the response as a whole, or null" if known.outcome else ""
-    (turns, shown), judged = numbered(response), "response to the prompt below"
+    (turns, shown), judged, quoted = numbered(response), "response to the prompt below", ""
     if turns:
         judged = f"response, the turns {turns} of the conversation below, whose other turns are data"
+        label = ', "label": "good"' if form == "labelled_spans" else ""
+        quoted = f', each as {TURN}1{QUOTE}..."{label}}}' if known.quotes else ""
     whole = f"### Conversation\n{shown}" if turns else f"### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
     return (
         f"Judge the {judged}. Write JSON: under textual_feedback your critique in words, then under "
-        f"{known.key} {known.request}{outcome}.\n\n{whole}"
+        f"{known.key} {known.request}{quoted}{outcome}.\n\n{whole}"
     )
 
 
@@ -89,18 +95,28 @@ def critique_target(critique: Critique, response: str, *, write_feedback: bool =
         '{"textual_feedback": "\\"Lyon\\" is wrong.", "good_spans": [], "poor_spans": ["Lyon"]}'
     """
     known, marks = FORMS[form], dict[str, Any]()
-    spans = sorted(flat_spans(response, critique.spans), key=lambda span: (span.start, span.end))
-    quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
+    flat = sorted(flat_spans(response, critique.spans), key=lambda span: (span.start, span.end))
+    spans, _ = in_turns(response, flat)
     if not known.quotes:
-        marks[known.key] = known.write(response, labels_of(response, spans))
+        marks[known.key] = known.write(response, labels_of(response, flat))
     elif form == "labelled_spans":
-        marks[known.key] = quotes
+        marks[known.key] = [_entry(response, span, WORDS[span.label]) for span in spans]
     else:
-        marks = {f"{word}_spans": [quote for quote, label in quotes if label == word] for word in WORDS.values()}
+        for label, word in WORDS.items():
+            marks[f"{word}_spans"] = [_entry(response, span) for span in spans if span.label == label]
     if known.outcome:
         marks["outcome"] = _number_of(critique)
     feedback = critique.feedback if write_feedback else ""
     return json.dumps({"textual_feedback": feedback, **marks}, ensure_ascii=False)
+
+
+def _entry(response: str, span: Span, word: str = "") -> Any:
+    """Return the quote of a span, in a conversation with its turn, and with the word of its label if there is one."""
+    if not isinstance(response, Conversation) or span.turn is None:
+        quote = response[span.start : span.end]
+        return (quote, word) if word else quote
+    quote = response.turns[span.turn].text[span.start : span.end]
+    return {"turn": span.turn, "quote": quote, **({"label": word} if word else {})}
 
 
 def has_outcomes(annotations: Iterable[Annotation]) -> bool:

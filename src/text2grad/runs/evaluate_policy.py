@@ -9,19 +9,23 @@ from text2grad.feedback import Critic, ask
 from text2grad.models import (
     best_device,
     fitting_prompts,
+    format_of,
     load_policy,
     load_tokenizer,
     make_rollouts,
+    messages_of,
     padding_id,
+    prompt_text,
     sample,
     step_uniforms,
     stop_ids,
+    tools_of,
     with_chat_template,
 )
 from text2grad.reward_models import LocalRewardModel
-from text2grad.rl import rewards_of
+from text2grad.rl import read_turn, rewards_of, turn_of
 from text2grad.runs.metric import load_metric, measure
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Conversation, Critique, Example, Rollout
 
 
 def sample_rollouts(
@@ -69,6 +73,19 @@ class PolicySampler:
     def __call__(self, examples: Sequence[Example], **how: Any) -> list[Rollout]:
         """Sample a response to each example; arguments and errors as in `sample_rollouts`."""
         return sample_rollouts(self.policy, self.tokenizer, examples, self.recipe.rollout, **self._form, **how)
+
+    def with_turns(self, rollout: Rollout) -> str:
+        """Return a response to a chat with its prompt as a conversation, if either has parts; else the response alone.
+
+        Parts are several messages, or thought and calls of tools in the answer.
+        """
+        example = rollout.example
+        if format_of(self.tokenizer, self.recipe.model.prompt_format) != "chat":
+            return rollout.response
+        before, tools = prompt_text(self.tokenizer, example), tools_of(example) or []
+        answer = read_turn(self.tokenizer, rollout.response_ids, before, tools)[0]
+        turns = [*map(turn_of, messages_of(example)), answer]
+        return Conversation(turns) if len(turns) > 2 or answer.thought or answer.tool_calls else rollout.response
 
     def fitting(self, examples: Sequence[Example]) -> list[Example]:
         """Return the examples whose prompts leave room for a response, as `data.too_long` says."""

@@ -133,7 +133,7 @@ export class Detail {
     const { record } = this;
     if (this.criticAt() < 0 || this.critic.state === "working" || this.context.readOnly()) return;
     this.hearCritic(record, { state: "working", progress: "asking" });
-    const request = { run: this.criticAt(), prompt: record.prompt, response: record.response };
+    const request = { run: this.criticAt(), prompt: record.prompt, response: record.response, turns: record.turns };
     this.hearCritic(record, await post("suggest", request).catch(error => ({ state: "failed", error: error.message })));
   }
 
@@ -172,15 +172,10 @@ export class Detail {
     const parts = [];
     if (this.criticAt() < 0 || this.context.readOnly()) return parts;
     const { state, progress, error } = this.critic;
-    if (state === "failed") {
-      const problem = line("p", error, "problem as-is");
-      problem.setAttribute("role", "alert");
-      parts.push(problem);
-    }
+    if (state === "failed") parts.push(line("p", error, "problem as-is", { role: "alert" }));
     const row = line("div", "", "row");
     if (state === "working") {
-      const bar = document.createElement("progress");
-      bar.setAttribute("aria-label", "The critic reads");
+      const bar = line("progress", "", "", { "aria-label": "The critic reads" });
       row.append(bar, line("span", progress, "how"), button("Stop", () => this.stopCritic(), { name: "quiet" }));
     } else {
       const words = this.record.critique || state === "failed" ? "Ask the critic again" : "Ask the critic";
@@ -213,11 +208,8 @@ export class Detail {
       button("Same prompt", () => this.samePrompt(), { key: "o" }),
     );
     if (record.id && run >= 0) {
-      const share = line("a", "Share");
-      share.href = `/api/export/response.html?run=${run}&number=${record.id}&item=${record.item}&rater=${encodeURIComponent(this.context.rater())}`;
-      share.title = "Download this response with its numbers and your marks as one page";
-      share.className = "share";
-      moves.append(share);
+      const href = `/api/export/response.html?run=${run}&number=${record.id}&item=${record.item}&rater=${encodeURIComponent(this.context.rater())}`;
+      moves.append(line("a", "Share", "share", { href, title: "Download this response with its numbers and your marks as one page" }));
     }
     head.append(moves);
 
@@ -228,12 +220,10 @@ export class Detail {
     prompt.append(summary);
 
     const card = line("article", "", "card");
-    const text = line("div", "", "text mark-text");
-    text.id = "response";
-    text.dir = "auto";
-    text.tabIndex = 0;
-    text.setAttribute("role", "group");
-    text.setAttribute("aria-label", "Response. Arrow keys move between words, with Shift they select; N marks as negative, P as positive.");
+    const text = line("div", "", "text mark-text", {
+      id: "response", dir: "auto", tabindex: 0, role: "group",
+      "aria-label": "Response. Arrow keys move between words, with Shift they select; N marks as negative, P as positive.",
+    });
     this.text = text;
     this.view = new ResponseView(text, this.tip, record, this.marks, {
       onSelect: (start, end) => this.selected(start, end),
@@ -241,16 +231,12 @@ export class Detail {
       readOnly: this.context.readOnly(),
     });
     this.tools = line("div", "", "tools");
-    this.announce = line("p", "", "sr");
-    this.announce.setAttribute("aria-live", "polite");
+    this.announce = line("p", "", "sr", { "aria-live": "polite" });
     card.append(this.legend(), text, this.tools, this.announce, this.facts());
-    this.panel = line("section", "", "marks");
-    this.panel.setAttribute("aria-label", "Marks");
+    this.panel = line("section", "", "marks", { "aria-label": "Marks" });
     this.pressed = this.postponed = false;
     this.panel.addEventListener("pointerdown", () => { this.pressed = true; });
-    this.beside = line("section", "", "beside");
-    this.beside.setAttribute("aria-label", "The same prompt");
-    this.beside.tabIndex = -1;
+    this.beside = line("section", "", "beside", { "aria-label": "The same prompt", tabindex: -1 });
     const columns = line("div", "", "columns");
     columns.append(card, this.panel);
     replaceIn(this.root, [head, prompt, columns, this.beside], text);
@@ -265,9 +251,7 @@ export class Detail {
 
   legend() {
     const { columns } = this.view;
-    const legend = line("div", "", "by");
-    legend.setAttribute("role", "group");
-    legend.setAttribute("aria-label", "Colour tokens by");
+    const legend = line("div", "", "by", { role: "group", "aria-label": "Colour tokens by" });
     if (!columns.length) {
       const more = this.view.suggestions().length ? " The colours are those of the critic's spans that you have not judged." : "";
       legend.append(line("span", `No numbers per token were recorded for this response.${more}`));
@@ -401,13 +385,8 @@ export class Detail {
         return;
       }
     }
-    const parts = [];
-    parts.push(line("h2", "Your marks"));
-    if (this.told) {
-      const told = line("p", this.told, "problem told");
-      told.setAttribute("role", "alert");
-      parts.push(told);
-    }
+    const parts = [line("h2", "Your marks")];
+    if (this.told) parts.push(line("p", this.told, "problem told", { role: "alert" }));
     this.fields = new Map();
     const list = line("ol", "", "spans");
     for (const span of marks.list()) list.append(this.spanItem(span));
@@ -423,16 +402,19 @@ export class Detail {
     return JSON.stringify([...this.marks.spans.values()].map(span => [span.id, span.label, span.start, span.end])) + this.marks.state;
   }
 
+  /** The label of a span, in a conversation with its turn. */
+  labelOf({ label, start }) {
+    const { turn } = this.view.turnAt(start);
+    return line("strong", `${label === "positive" ? "+" : "−"} ${label}${turn === null ? "" : ` · turn ${turn}`} `);
+  }
+
   spanItem(span) {
     const item = line("li", "", `is-${span.label}`);
     const quote = this.view.chars.slice(span.start, span.end).join("");
     const head = line("p");
-    head.append(line("strong", `${span.label === "positive" ? "+" : "−"} ${span.label} `), line("q", quote));
-    const note = document.createElement("input");
+    head.append(this.labelOf(span), line("q", quote));
+    const note = line("input", "", "", { placeholder: "Why?", "aria-label": `Why is ${quote} ${span.label}?`, "data-field": `note-${span.id}` });
     note.value = span.note;
-    note.placeholder = "Why?";
-    note.setAttribute("aria-label", `Why is ${quote} ${span.label}?`);
-    note.dataset.field = `note-${span.id}`;
     note.disabled = this.context.readOnly();
     this.fields.set(note.dataset.field, note);
     note.addEventListener("change", () => {
@@ -463,10 +445,8 @@ export class Detail {
   critiqueField() {
     const label = line("label", "About the whole response ", "whole");
     label.append(line("kbd", "c"));
-    const area = document.createElement("textarea");
-    area.rows = 2;
+    const area = line("textarea", "", "", { rows: 2, "data-field": "critique" });
     area.value = this.marks.critique;
-    area.dataset.field = "critique";
     area.disabled = this.context.readOnly();
     this.fields.set("critique", area);
     area.addEventListener("change", () => {
@@ -518,7 +498,7 @@ export class Detail {
       const item = line("li", "", `is-${span.label}`);
       const words = this.view.chars.slice(span.start, span.end).join("");
       const head = line("p");
-      head.append(line("strong", `${span.label === "positive" ? "+" : "−"} ${span.label} `), line("q", words));
+      head.append(this.labelOf(span), line("q", words));
       item.append(head);
       if (span.said) item.append(line("p", span.said));
       if (verdict) head.append(line("small", ` ${verdict}`));
@@ -599,9 +579,7 @@ export class Detail {
       : await get(`runs/${run}/prompt/${record.id}`, { item: record.item }).catch(error => error);
     if (this.record !== record) return; // another response was opened meanwhile
     if (answer instanceof Error) {
-      const problem = line("p", answer.message, "problem");
-      problem.setAttribute("role", "alert");
-      this.beside.replaceChildren(problem);
+      this.beside.replaceChildren(line("p", answer.message, "problem", { role: "alert" }));
       this.beside.scrollIntoView({ block: "nearest" });
       return;
     }
@@ -642,6 +620,7 @@ export class Detail {
       m: () => { const first = [...this.tools.querySelectorAll("button")].find(choice => choice.textContent.startsWith("Move")); if (first) first.click(); },
       o: () => this.samePrompt(),
       i: () => this.askCritic(),
+      ".": () => this.view.moveTurn(1), ",": () => this.view.moveTurn(-1),
     };
     const act = acts[event.key];
     if (!act) return false;

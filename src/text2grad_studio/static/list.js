@@ -1,5 +1,7 @@
 // A list of any length: only the rows in the window exist, and pages of rows are fetched when they come near.
 
+import { line } from "./tokens.js";
+
 const ROW = 76; // pixels, as in studio.css
 const PAGE = 100;
 const AROUND = 6;
@@ -18,8 +20,7 @@ export class VirtualList {
     this.opened = opened;
     this.opening = 0; // rows on their way
     this.shown = false; // whether the row that was asked for last is shown
-    this.space = root.appendChild(document.createElement("div"));
-    this.space.className = "space";
+    this.space = root.appendChild(line("div", "", "space"));
     this.elements = new Map();
     this.reset();
     root.addEventListener("scroll", () => this.draw(), { passive: true });
@@ -110,12 +111,7 @@ export class VirtualList {
     for (let index = first; index < last; index += 1) {
       let element = this.elements.get(index);
       if (!element) {
-        element = this.space.appendChild(document.createElement("div"));
-        element.className = "item";
-        element.id = `item-${index}`;
-        element.setAttribute("role", "option");
-        element.setAttribute("aria-posinset", String(index + 1));
-        element.dataset.index = String(index);
+        element = this.space.appendChild(line("div", "", "item", { id: `item-${index}`, role: "option", "aria-posinset": index + 1, "data-index": index }));
         element.style.setProperty("--top", `${index * ROW}px`);
         this.elements.set(index, element);
       }

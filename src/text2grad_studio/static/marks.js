@@ -196,30 +196,22 @@ export class Marks {
 
   /** Apply an operation and return its inverse. */
   take(event) {
-    if (event.op === "span") {
-      const before = this.spans.get(event.id);
-      const { id, start, end, label, note, from } = event;
-      this.spans.set(id, { id, start, end, label, note: note || "", from: from || "" });
+    const { op, id, start, end, label, note, from } = event;
+    if (op === "span" || op === "unspan") {
+      const before = this.spans.get(id);
+      if (op === "unspan") this.spans.delete(id);
+      else this.spans.set(id, { id, start, end, label, note: note || "", from: from || "" });
       return before ? { ...before, op: "span" } : { op: "unspan", id };
     }
-    if (event.op === "unspan") {
-      const before = this.spans.get(event.id);
-      this.spans.delete(event.id);
-      return before ? { ...before, op: "span" } : { op: "unspan", id: event.id };
+    if (op === "suggestion") {
+      const before = this.suggestions[id] || "";
+      this.suggestions[id] = event.value;
+      return { op, id, value: before };
     }
-    if (event.op === "critique") {
-      const before = this.critique;
-      this.critique = event.text;
-      return { op: "critique", text: before };
-    }
-    if (event.op === "state") {
-      const before = this.state;
-      this.state = event.value;
-      return { op: "state", value: before };
-    }
-    const before = this.suggestions[event.id] || "";
-    this.suggestions[event.id] = event.value;
-    return { op: "suggestion", id: event.id, value: before };
+    const key = op === "critique" ? "text" : "value"; // else of the state
+    const before = this[op];
+    this[op] = event[key];
+    return { op, [key]: before };
   }
 
   /** Apply operations as one act of the person, and save them. */
@@ -231,9 +223,9 @@ export class Marks {
 
   make(events, by = "") {
     const inverse = events.map(event => this.take(event)).reverse();
-    const { item, prompt, response, ids = null, source = "", place = null } = this.record;
+    const { item, prompt, response, turns, ids = null, source = "", place = null } = this.record;
     const known = this.outbox.opened.has(item + this.rater); // each tab's file holds the text itself
-    const first = known ? [] : [{ op: "open", prompt, response, ids, run: source, place }];
+    const first = known ? [] : [{ op: "open", prompt, response, turns, ids, run: source, place }];
     this.outbox.opened.add(item + this.rater);
     this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item, by }))], this.seen);
     this.seen += events.length;

@@ -3,32 +3,43 @@
 // Places are counted in characters (code points), as Python counts them. The text is cut into segments at every place
 // where a token, a word or a mark begins or ends; a segment is one element, and its text is never markup.
 
-import { colourOf, fillTip, placeTip, signs, strongest, visible, wide } from "./tokens.js";
+import { colourOf, fillTip, line, placeTip, signs, strongest, visible, wide } from "./tokens.js";
 
 export const NAMES = {
   delta: "δ", reward: "reward", kl: "KL", value: "value", advantage: "advantage", change: "Δ log p", logp: "log p",
   entropy: "entropy", mismatch_kl: "mismatch KL", importance_ratio: "importance ratio", masked: "masked",
 };
 const DOUBLE_MS = 400;
+const [LONG_CHARS, LONG_TURNS, BEGIN_CHARS] = [600, 12, 80]; // longer texts of others, and turns of longer conversations, are folded
 const HINTS = "asdfghjklqwertyuiopzxcvbnm";
 
 const segmenter = kind => new Intl.Segmenter(undefined, { granularity: kind });
 
-/** Ranges of code points, [start, end), of the units of a text: words with letters or digits, single other signs. */
-const unitsOf = (text, kind) => {
+/** Ranges of code points, [start, end), of the units of a part of a text: words with letters or digits, single other signs. */
+const unitsOf = (chars, part, kind) => {
   const ranges = [];
-  let at = 0;
-  for (const { segment, isWordLike } of segmenter(kind).segment(text)) {
+  let at = part.start;
+  for (const { segment, isWordLike } of segmenter(kind).segment(chars.slice(part.start, part.end).join(""))) {
     const size = Array.from(segment).length;
     const blank = !segment.replaceAll("\ufeff", "x").trim(); // a byte order mark is white space for `trim` alone
     if (!blank) ranges.push({ start: at, end: at + size, word: kind !== "word" || Boolean(isWordLike) });
     at += size;
   }
   if (kind === "sentence") { // without the white space after it
-    const chars = Array.from(text);
     for (const range of ranges) while (range.end > range.start && !chars[range.end - 1].trim()) range.end -= 1;
   }
   return ranges;
+};
+
+/** Where the policy's turns stand in the response, {turn, start, end}; a single response has one, without a number. */
+const turnsOf = ({ response, turns }) => {
+  let end = 0;
+  const ranges = (turns || [{ sampled: true, text: response }]).map(({ sampled, text }, turn) => {
+    const start = end;
+    end += sampled ? Array.from(text).length : 0;
+    return { turn: turns ? turn : null, start, end, sampled };
+  });
+  return ranges.filter(({ sampled }) => sampled);
 };
 
 /** The place of a part of a text on the page. */
@@ -62,8 +73,9 @@ export class ResponseView {
     this.readOnly = readOnly;
     this.chars = Array.from(record.response);
     this.signs = signs(record.response); // of the characters, as they are shown
-    this.words = unitsOf(record.response, "word");
-    this.sentences = unitsOf(record.response, "sentence");
+    this.turns = turnsOf(record);
+    this.words = this.turns.flatMap(turn => unitsOf(this.chars, turn, "word"));
+    this.sentences = this.turns.flatMap(turn => unitsOf(this.chars, turn, "sentence"));
     this.offsets = record.offsets || [];
     this.columns = Object.keys(NAMES).filter(name => Array.isArray(record[name]));
     this.colourBy = this.columns[0] || "";
@@ -76,8 +88,43 @@ export class ResponseView {
     this.cuts = new Set(); // between them
     this.hasHints = false; // drawn
     this.showsCritic = true;
+    this.parts = this.frames();
     this.listen();
     this.draw();
+  }
+
+  /** Make the frames of a conversation's turns, from the policy's first on, as reports do; answers the parts of the text in them. */
+  frames() {
+    const { turns } = this.record;
+    if (!this.turns.length || !turns) return [{ start: 0, end: this.chars.length, root: this.root }];
+    const marked = new Set([...this.suggestions(), ...this.marks.list()].map(span => this.turnAt(span.start).turn));
+    const isShort = turns.length <= LONG_TURNS;
+    const parts = [];
+    let at = 0;
+    for (const [number, { role, text, sampled, name = "", thought = "", tool_calls: calls = [] }] of turns.entries()) {
+      if (!sampled && !parts.length) continue; // of the prompt
+      const frame = this.root.appendChild(line("details", "", sampled ? "turn" : "turn given"));
+      frame.open = isShort ? sampled || text.length < LONG_CHARS : marked.has(number) || !parts.length || number === turns.length - 1;
+      const begin = visible(text.slice(0, BEGIN_CHARS)).replace(/\s+/g, " ");
+      frame.append(line("summary", [`turn ${number}`, role, name].filter(Boolean).join(" · "), "where as-is", { "data-begin": begin }));
+      if (!sampled) frame.append(line("span", text));
+      const cut = Math.max(0, text.indexOf(thought));
+      const cuts = [0, cut, text.startsWith(thought, cut) ? cut + thought.length : cut, text.length];
+      for (let n = 0; sampled && n < 3; n += 1) {
+        const end = at + Array.from(text.slice(cuts[n], cuts[n + 1])).length;
+        const root = n === 1 && end > at ? frame.appendChild(line("details")) : frame;
+        if (root !== frame) root.append(line("summary", "thought"));
+        parts.push({ start: at, end, root: root.appendChild(line("span")) });
+        at = end;
+      }
+      for (const call of calls) frame.append(line("code", `${call.name}(${JSON.stringify(call.arguments || {})})`));
+    }
+    return parts;
+  }
+
+  /** The turn of the policy that a place lies in. */
+  turnAt(place) {
+    return this.turns.find(({ start, end }) => start <= place && place < end) || { turn: null, end: this.chars.length };
   }
 
   colour(name) {
@@ -85,14 +132,16 @@ export class ResponseView {
     this.draw();
   }
 
-  /** The critic's spans that nobody has judged yet, with ids. */
+  /** The critic's spans, with ids and their places in the whole response; none of a turn that is not the policy's. */
   suggestions() {
     const spans = (this.record.critique && this.record.critique.spans) || [];
     return spans
-      .map(({ start, end, label, category, severity, rater, reason }) => ({
-        start, end, label, id: `critic-${start}-${end}-${label}`,
-        said: [[category, severity, rater].filter(Boolean).join(" · "), reason].filter(Boolean).join(": "),
-      }))
+      .map(({ start: from, end: to, label, turn = null, category, severity, rater, reason }) => {
+        const { start: at } = this.record.turns && turn !== null ? this.turns.find(own => own.turn === turn) || {} : { start: 0 };
+        const [start, end] = [at + from, at + to];
+        const said = [[category, severity, rater].filter(Boolean).join(" · "), reason].filter(Boolean).join(": ");
+        return { start, end, label, id: `critic-${start}-${end}-${label}`, said };
+      })
       .filter(span => span.end > span.start);
   }
 
@@ -104,7 +153,7 @@ export class ResponseView {
     const cuts = new Set([0, this.chars.length]);
     const add = ({ start, end }) => { cuts.add(start); cuts.add(end); };
     this.offsets.forEach(([start, end]) => { cuts.add(start); cuts.add(end); });
-    this.words.forEach(add);
+    [...this.words, ...this.parts].forEach(add);
     const spans = this.marks.list();
     spans.forEach(add);
     const hinted = this.showsCritic ? this.openSuggestions() : [];
@@ -118,33 +167,34 @@ export class ResponseView {
       const colour = colourOf(sign * values[token], top, this.colourBy === "delta");
       return ` t${colour ? ` ${colour}` : ""}${token === this.heldToken ? " at" : ""}`;
     };
-    const fragment = document.createDocumentFragment();
+    const fragments = this.parts.map(() => document.createDocumentFragment());
     this.segments = [];
     this.cuts = cuts;
     this.hasHints = Boolean(this.hints);
     let token = 0;
     let drawn = -1; // the last token on the page
+    let part = 0;
     /** Signs for the tokens before `next` that have no text of their own: at the end of the text, or within a character. */
     const addTextless = next => {
       while (this.columns.length && drawn + 1 < next) {
         drawn += 1;
-        const element = document.createElement("span");
-        element.className = (this.offsets[drawn][0] < this.offsets[drawn][1] ? "shared" : "none") + look(drawn);
+        const element = line("span", "", (this.offsets[drawn][0] < this.offsets[drawn][1] ? "shared" : "none") + look(drawn));
         element.dataset.t = String(drawn);
-        fragment.append(element);
+        fragments[part].append(element);
       }
     };
     let word = 0;
     for (let n = 0; n + 1 < places.length; n += 1) {
       const [start, end] = [places[n], places[n + 1]];
+      for (; this.parts[part].end <= start && part + 1 < this.parts.length; part += 1) {
+        const ended = this.offsets.findLastIndex(([, to]) => to <= this.parts[part].end);
+        addTextless(ended + 1);
+      }
       while (token < this.offsets.length && this.offsets[token][1] <= start) token += 1;
       while (word < this.words.length && this.words[word].end <= start) word += 1;
-      const element = document.createElement("span");
-      element.className = "s";
+      const element = line("span", "", "s", { "data-s": start, "data-e": end });
       const text = this.chars.slice(start, end).join("");
       element.textContent = this.signs.slice(start, end).join("");
-      element.dataset.s = String(start);
-      element.dataset.e = String(end);
       if (token < this.offsets.length && this.offsets[token][0] <= start) {
         addTextless(token);
         drawn = token;
@@ -167,26 +217,20 @@ export class ResponseView {
       this.segments.push({ start, end, element, chosen: isChosen });
       if (this.hints && word < this.words.length && this.words[word].start === start) {
         const key = this.hints.labels[word];
-        if (key && key.startsWith(this.hints.typed)) {
-          const badge = document.createElement("kbd");
-          badge.textContent = key;
-          badge.className = "hint";
-          badge.setAttribute("aria-hidden", "true");
-          fragment.append(badge);
-        }
+        if (key && key.startsWith(this.hints.typed)) fragments[part].append(line("kbd", key, "hint", { "aria-hidden": "true" }));
       }
-      fragment.append(element);
+      fragments[part].append(element);
     }
     addTextless(this.offsets.length);
-    this.root.replaceChildren(fragment);
+    this.parts.forEach(({ root }, n) => root.replaceChildren(fragments[n]));
   }
 
-  /** Choose a range; null drops the selection. */
+  /** Choose a range, as far as it lies in the turn of its beginning; null drops the selection. */
   select(start, end) {
-    this.selection = start === null ? null : { start, end };
+    this.selection = start === null ? null : { start, end: Math.min(end, this.turnAt(start).end) };
     if (start === null) this.hideTip();
     if (!this.showSelection()) this.draw();
-    this.onSelect(start, end);
+    this.onSelect(start, this.selection && this.selection.end);
   }
 
   /** Show the selection in the text as it is drawn: a long one is not drawn anew for each word. Answers whether it can. */
@@ -338,9 +382,20 @@ export class ResponseView {
     const here = this.words[this.cursor];
     const element = this.root.querySelector(`[data-s="${here.start}"]`);
     if (element) {
+      for (let fold = element.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
       element.scrollIntoView({ block: "nearest" });
       this.holdToken(element);
     }
+  }
+
+  /** Move the cursor to the first word of the policy's next turn, or back to that of this or an earlier one. */
+  moveTurn(step) {
+    const within = ({ start, end }) => this.words.findIndex(word => start <= word.start && word.start < end);
+    const firsts = this.turns.map(within).filter(word => word >= 0);
+    const word = step > 0 ? firsts.find(first => first > this.cursor) : firsts.findLast(first => first < this.cursor);
+    if (word === undefined) return;
+    this.root.focus({ preventScroll: true });
+    this.moveTo(word, false);
   }
 
   key(event) {

@@ -1,6 +1,6 @@
 // The studio: the list of responses, the pane of one, lessons, keys, and the address of what is shown.
 
-import { line, shown, visible } from "./tokens.js";
+import { line, shown, tableOf, visible } from "./tokens.js";
 import { ServerError, get, post } from "./api.js";
 import { alarmsOf, drawCurves } from "./curves.js";
 import { Detail, button } from "./detail.js";
@@ -13,7 +13,7 @@ const TYPING_MS = 180;
 const FORBIDDEN = 403; // the status of an answer to a page of another session
 const KEYS = [
   ["j, k", "next, previous response"], ["Enter", "from the list to the text of the response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
-  ["n, p", "mark the selection as negative, positive; without a selection: letters on the words choose it"],
+  [", .", "previous, next turn of a conversation"], ["n, p", "mark the selection as negative, positive; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
   ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
   ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],
@@ -190,14 +190,14 @@ const openRow = async row => {
   turn += 1;
   const mine = turn;
   if (row.kept) {
-    const { prompt, response, run, place, item, ids } = row.kept;
+    const { prompt, response, turns, run, place, item, ids } = row.kept;
     const number = state.runs.findIndex(source => source.name === run);
     let record = null;
     if (number >= 0 && place) {
       record = await get(`runs/${number}/places/${place[0] ?? "-"}.${place[1]}`).catch(() => null);
       if (record && record.item !== item) record = null; // the run was made anew: the marks keep their own text
     }
-    return mine === turn && show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
+    return mine === turn && show(record || { prompt, response, turns, ids, item, source: run, place: null, own: !run });
   }
   const record = await get(`runs/${state.run}/rollouts/${row.id}`, { item: row.item }).catch(tell);
   return Boolean(record) && mine === turn && show(record);
@@ -279,36 +279,19 @@ const showSummary = async () => {
   if (now !== turn) return; // a response was asked for meanwhile
   const links = line("p", "", "row");
   for (const [form, words] of [["annotations.jsonl", "Download as annotations (JSONL)"], ["marks.html", "Download as one page (HTML)"]]) {
-    const link = line("a", words);
-    link.href = `/api/export/${form}?rater=${encodeURIComponent(state.rater)}`;
-    links.append(link);
+    links.append(line("a", words, "", { href: `/api/export/${form}?rater=${encodeURIComponent(state.rater)}` }));
   }
   const parts = [line("h2", `Marks of ${state.rater}`),
     line("p", "text2grad reward and text2grad feedback export read the annotations; the page needs no server.", "how"), links];
   if (pairs.length) {
-    const table = document.createElement("table");
-    const head = line("tr");
-    for (const name of ["raters", "both finished", "words", "same label", "F1 of marked words", "Krippendorff's α"]) {
-      const cell = line("th", name);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    table.append(head);
-    for (const pair of pairs) {
-      const row = line("tr");
-      row.append(line("td", pair.raters.join(", ")), line("td", pair.both), line("td", pair.words));
-      for (const value of [pair.same, pair.f1, pair.alpha]) row.append(line("td", shown(value)));
-      table.append(row);
-    }
-    const frame = line("div", "", "table");
-    frame.append(table);
-    parts.push(line("h3", "Agreement on responses that two raters finished, neither seeing the other's marks"), frame);
+    const names = ["raters", "both finished", "words", "same label", "F1 of marked words", "Krippendorff's α"];
+    const rows = pairs.map(({ raters, both, words, same, f1, alpha }) => [raters.join(", "), both, words, ...[same, f1, alpha].map(shown)]);
+    parts.push(line("h3", "Agreement on responses that two raters finished, neither seeing the other's marks"), tableOf("Agreement", names, rows));
   } else {
     parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
   }
   const box = line("div", "", "summary");
-  box.append(button("‹ All marks", () => toList(), { name: "back" }));
-  box.append(...parts);
+  box.append(button("‹ All marks", () => toList(), { name: "back" }), ...parts);
   $("detail").replaceChildren(box);
   $("detail").setAttribute("aria-label", "My marks");
 };
@@ -343,11 +326,7 @@ const takeOverview = overview => {
   const choice = $("run");
   if (areOthers) {
     state.run = Math.max(0, names.indexOf(before[state.run]));
-    choice.replaceChildren(...overview.runs.map((run, n) => {
-      const option = line("option", run.name);
-      option.value = String(n);
-      return option;
-    }));
+    choice.replaceChildren(...overview.runs.map((run, n) => line("option", run.name, "", { value: n })));
     choice.value = String(state.run);
     choice.parentElement.hidden = !overview.runs.length;
   }
@@ -491,10 +470,8 @@ const nameRater = name => {
 /** Ask for a name in place of that in the address, which is none; before, nobody's marks are shown or made. */
 const askRater = () => new Promise(named => {
   const box = $("help");
-  const title = line("h2", "Who marks?");
-  title.id = "help-title";
-  const problem = line("p", `“${visible(state.rater.slice(0, 80))}” in the address is no name of a rater. ${NAME_RULE}`, "problem");
-  problem.setAttribute("role", "alert");
+  const title = line("h2", "Who marks?", "", { id: "help-title" });
+  const problem = line("p", `“${visible(state.rater.slice(0, 80))}” in the address is no name of a rater. ${NAME_RULE}`, "problem", { role: "alert" });
   const rater = document.createElement("input");
   const label = line("label", "Rater ");
   label.append(rater);
@@ -542,12 +519,10 @@ const showHelp = () => {
     row.append(line("dt", key), line("dd", words));
     keys.append(row);
   }
-  const title = line("h2", "Keys");
-  title.id = "help-title";
+  const title = line("h2", "Keys", "", { id: "help-title" });
   const rater = document.createElement("input");
   rater.value = state.rater;
-  const problem = line("p", "", "problem");
-  problem.setAttribute("role", "alert");
+  const problem = line("p", "", "problem", { role: "alert" });
   rater.addEventListener("change", () => {
     const name = rater.value.trim();
     const fits = RATER.test(name);

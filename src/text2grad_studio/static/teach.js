@@ -1,6 +1,6 @@
 // Lessons from marks, their versions, and answers of two versions to the same prompt.
 
-import { colourOf, line, shown, visible } from "./tokens.js";
+import { colourOf, line, shown, tableOf } from "./tokens.js";
 import { get, post } from "./api.js";
 import { button, replaceIn } from "./detail.js";
 
@@ -15,12 +15,7 @@ const field = (text, element) => {
   return label;
 };
 
-const input = (value, attributes = {}) => {
-  const element = document.createElement("input");
-  element.value = value;
-  for (const [key, given] of Object.entries(attributes)) element.setAttribute(key, given);
-  return element;
-};
+const input = (value, attributes = {}) => line("input", "", "", { ...attributes, value });
 
 /** A number with its noun; a dash for a number that a `version.json` lacks, as one made by hand may. */
 const counted = (number, noun) => Number.isFinite(number) ? `${number} ${noun}${number === 1 ? "" : "s"}` : "–";
@@ -71,7 +66,7 @@ export class Teach {
   async open(record) {
     if (this.isTold) this.told = "";
     if (record) this.prompt = record.prompt;
-    this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(marks => marks.spans.length && marks.state !== "skipped");
+    this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(marks => marks.spans.length && marks.state !== "skipped" && !marks.turns);
     this.teaching = (await get("studio")).teaching;
     this.changesOf = null;
     this.changes.replaceChildren();
@@ -118,16 +113,11 @@ export class Teach {
   }
 
   versionChoice(chosen, name, choose) {
-    const select = document.createElement("select");
-    select.setAttribute("aria-label", name);
-    select.id = `choice-${name.toLowerCase().replaceAll(" ", "-")}`;
+    const select = line("select", "", "", { "aria-label": name, id: `choice-${name.toLowerCase().replaceAll(" ", "-")}` });
     select.addEventListener("change", () => choose(Number(select.value)));
-    for (const number of [0, ...this.teaching.versions.map(version => version.version)]) {
-      const option = line("option", number ? `version ${number}` : "the run's policy");
-      option.value = String(number);
-      option.selected = number === chosen;
-      select.append(option);
-    }
+    const numbers = [0, ...this.teaching.versions.map(version => version.version)];
+    select.append(...numbers.map(number => line("option", number ? `version ${number}` : "the run's policy", "", { value: number })));
+    select.value = String(chosen);
     return select;
   }
 
@@ -164,8 +154,7 @@ export class Teach {
 
   /** The choice between a lesson on the marked responses and a retraining of the reward model, then of the policy. */
   waysPart() {
-    const box = document.createElement("fieldset");
-    box.className = "ways";
+    const box = line("fieldset", "", "ways");
     box.append(line("legend", "How"));
     for (const [way, name, about] of [
       ["lesson", "Directly", "The marked tokens become more or less likely, and others like them a little. Seconds to minutes."],
@@ -185,9 +174,8 @@ export class Teach {
     const { work } = this.teaching;
     const parts = [];
     if (work.state === "working") {
-      const bar = document.createElement("progress");
+      const bar = line("progress", "", "", { "aria-label": "Progress" });
       if (work.share) bar.value = work.share;
-      bar.setAttribute("aria-label", "Progress");
       parts.push(bar, line("span", work.progress), button("Stop", () => this.stop(work.number)));
     } else if (work.state === "failed") parts.push(line("p", work.error, "problem"));
     else if (work.state === "stopped") parts.push(line("p", "Stopped; no version was made."));
@@ -223,33 +211,16 @@ export class Teach {
     const part = line("section", "", "versions");
     for (const trouble of this.teaching.troubles || []) part.append(line("p", trouble, "problem as-is"));
     if (!this.teaching.versions.length) return part;
-    const table = document.createElement("table");
-    const head = line("tr");
-    for (const name of ["version", "from", "by", "marked", "Δ negative", "Δ positive", "Δ unmarked", "KL"]) {
-      const cell = line("th", name);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    table.append(head);
-    for (const version of [...this.teaching.versions].reverse()) {
-      const row = line("tr");
-      const link = button(`version ${version.version}`, () => this.showChanges(version), { name: "quiet", about: "show its tokens" });
-      const first = line("td");
-      first.append(link);
-      row.append(first, line("td", version.parent ? `version ${version.parent}` : version.parent === 0 ? "policy" : "–"),
-        line("td", version.kind === "retraining" ? "reward model" : counted(version.rounds, "round")),
-        line("td", counted(version.spans, "span") + (Number.isFinite(version.responses) ? ` in ${version.responses}` : "")));
-      for (const value of [version.negative, version.positive, version.unmarked]) row.append(line("td", moved(value)));
-      row.append(line("td", shown(version.kl)));
-      table.append(row);
-    }
-    const frame = line("div", "", "table");
-    frame.tabIndex = 0;
-    frame.setAttribute("role", "region");
-    frame.setAttribute("aria-label", "Versions");
-    frame.append(table);
+    const names = ["version", "from", "by", "marked", "Δ negative", "Δ positive", "Δ unmarked", "KL"];
+    const rows = [...this.teaching.versions].reverse().map(version => [
+      button(`version ${version.version}`, () => this.showChanges(version), { name: "quiet", about: "show its tokens" }),
+      version.parent ? `version ${version.parent}` : version.parent === 0 ? "policy" : "–",
+      version.kind === "retraining" ? "reward model" : counted(version.rounds, "round"),
+      counted(version.spans, "span") + (Number.isFinite(version.responses) ? ` in ${version.responses}` : ""),
+      ...[version.negative, version.positive, version.unmarked].map(moved), shown(version.kl),
+    ]);
     const how = "Δ is the mean change of log p of these tokens. To undo a version, begin the next one from an earlier version: nothing is overwritten.";
-    part.append(line("h3", "Versions"), frame, line("p", how, "how"), this.changes);
+    part.append(line("h3", "Versions"), tableOf("Versions", names, rows), line("p", how, "how"), this.changes);
     return part;
   }
 
@@ -280,14 +251,11 @@ export class Teach {
       const marked = texts.get(change.item);
       if (!marked || ![change.offsets, change.delta, change.before, change.after].every(Array.isArray)) continue;
       const chars = Array.from(marked.response);
-      const text = line("p", "", "text changed");
-      text.dir = "auto";
+      const text = line("p", "", "text changed", { dir: "auto" });
       change.offsets.forEach(([start, end], n) => {
         const by = change.after[n] - change.before[n];
         const look = colourOf(by, 1, false);
-        const token = line("span", "", `t ${look}`);
-        token.textContent = visible(chars.slice(start, end).join(""));
-        token.title = `${moved(by)} nats`;
+        const token = line("span", chars.slice(start, end).join(""), `t ${look}`, { title: `${moved(by)} nats` });
         if (change.delta[n]) token.className += change.delta[n] > 0 ? " positive" : " negative";
         text.append(token);
       });
@@ -299,10 +267,8 @@ export class Teach {
 
   askPart() {
     const part = line("section", "", "card ask");
-    const prompt = document.createElement("textarea");
-    prompt.rows = 3;
+    const prompt = line("textarea", "", "", { rows: 3, id: "ask-prompt" });
     prompt.value = this.prompt;
-    prompt.id = "ask-prompt";
     prompt.addEventListener("input", () => { this.prompt = prompt.value; });
     const [left, right] = ["First version", "Second version"].map((name, n) =>
       this.versionChoice(this.pair[n], name, number => { this.pair[n] = number; }));
@@ -327,8 +293,7 @@ export class Teach {
     for (const answer of this.asked.answers) {
       const card = line("article", "", "card answer");
       card.append(line("h4", answer.version ? `version ${answer.version}` : "the run's policy"));
-      const text = line("p", answer.response, "text");
-      text.dir = "auto";
+      const text = line("p", answer.response, "text", { dir: "auto" });
       card.append(text, button("Mark this answer", () => this.context.openRecord({ ...answer, source: `version ${answer.version}`, place: null })));
       part.append(card);
     }

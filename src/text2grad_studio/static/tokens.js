@@ -39,12 +39,29 @@ export const signs = text => {
 export const shown = x => x === null || x === undefined || Number.isNaN(x) ? "–"
   : String(Number(Number(x).toPrecision(3))).replace("-", "−");
 
-/** An element with text and a class; text is never markup. */
-export const line = (tag, text = "", name = "") => {
+/** An element with text, a class and attributes; text is never markup. */
+export const line = (tag, text = "", name = "", attributes = {}) => {
   const element = document.createElement(tag);
   element.textContent = visible(String(text));
   if (name) element.className = name;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
+};
+
+/** A table in a frame in which it scrolls; a cell is a text or an element. */
+export const tableOf = (label, names, rows) => {
+  const rowOf = (tag, values, attributes) => {
+    const row = line("tr");
+    for (const value of values) {
+      const isElement = value instanceof Element;
+      const cell = row.appendChild(line(tag, isElement ? "" : value, "", attributes));
+      if (isElement) cell.append(value);
+    }
+    return row;
+  };
+  const frame = line("div", "", "table", { tabindex: 0, role: "region", "aria-label": label });
+  frame.appendChild(line("table")).append(rowOf("th", names, { scope: "col" }), ...rows.map(row => rowOf("td", row)));
+  return frame;
 };
 
 /** The size that gets the strongest colour: the 98th percentile, so that single outliers do not pale all others. */

@@ -4,6 +4,7 @@ import json
 import random
 import string
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict
 from itertools import product
 from typing import Any
@@ -35,11 +36,11 @@ from text2grad.reward_models.decoding.constrained import ConstrainedCritique, sk
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START
-from text2grad.reward_models.format import CritiqueFormat
+from text2grad.reward_models.format import CritiqueFormat, read_critique
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
+from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, QUOTE, SYMBOLS, TURN
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Example
+from text2grad.types import Conversation, Example, Turn
 from tokenizers_made_here import STORIES, made, of_tokens, parameters
 
 ALL = {*string.ascii_letters, *'{}[]:,_ ".\\'}
@@ -118,7 +119,7 @@ def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: boo
     tokenizer = made("stories260k" if trained else "llama3")
     model = load_policy(str(STORIES)) if trained else tiny_llama(tokenizer, seed=0, width=32, layers=1)
     critic = GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=120))
-    decode, noise = generative.decode, Noise(critic._skeleton.vocabulary.spelled[b'"'])
+    decode, noise = generative.decode, Noise(critic._skeleton("").vocabulary.spelled[b'"'])
 
     def noisy(model: Any, prompts: Any, choose: Any, **given: Any) -> Any:  # noise before the constraint
         return decode(model, prompts, lambda logits, *of_rows: choose(noise(logits), *of_rows), **given)
@@ -753,17 +754,160 @@ def test_whatever_a_model_writes_under_the_grammar_is_read(write_feedback: bool)
     assert ends <= {"ok", "repaired"}
 
 
-def test_a_quote_of_a_conversation_stands_in_one_turn_of_the_policy_alone() -> None:
-    """ "Lyon" stands in turns 1 and 3; "Lyon." in turn 1 alone; ".In" over the end of turn 1; "Friday" in a result."""
-    for quote, allowed in (("Lyon", False), ("Lyon.", True), ("Lyon on", True), (".In", False), ("Friday", False)):
-        text = f'{OPENING}{GOOD}"{quote}"{POOR}{CLOSING}'
-        assert written(begin(made("gpt2"), FAIR, write_feedback=False), text) == allowed, quote
-    twice = f'{OPENING}{GOOD}"Monday"{POOR}"Monday"{CLOSING}'
-    assert written(begin(made("gpt2"), FAIR, write_feedback=False), twice)  # it stands twice in turn 3
-    generator = np.random.default_rng(5)
-    for _ in range(5):
-        critique = begin(made("gpt2"), FAIR, room=120, write_feedback=False)
-        babble(critique, generator, marks=2.0)
-        found = critique_from_text(critique.text, FAIR, occurrences="first")
-        assert found.unmatched == ()
-        assert all(span.turn in (1, 3) for span in found.spans)
+# Conversations.
+
+
+def critique_of(good: Sequence[Any], poor: Sequence[Any]) -> str:
+    """The critique without words that lists quotes as (turn, quote)."""
+    named = ([{"turn": turn, "quote": quote} for turn, quote in quotes] for quotes in (good, poor))
+    return json.dumps(dict(zip(["textual_feedback", "good_spans", "poor_spans"], ["", *named], strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("good", "poor", "limits", "allowed"),
+    [
+        ([(1, "Lyon")], [(3, "Lyon")], {}, True),  # the same words in two turns
+        ([(1, "Lyon."), (3, "Lyon on")], [], {}, True),
+        ([(3, "Lyon.")], [], {}, False),
+        ([(1, ".In")], [], {}, False),  # over the end of turn 1
+        ([(2, "Friday")], [], {}, False),  # of a tool
+        ([(0, "fair")], [], {}, False),  # of a person
+        ([(13, "Lyon")], [], {}, False),
+        ([(3, "Monday")], [(3, "Monday")], {}, True),  # it stands twice there
+        ([(1, "Lyon"), (1, "Lyon")], [], {}, False),  # and this once
+        ([(1, "Lyon")], [(3, "Lyon")], {"one_list": True}, True),
+        ([(3, "Monday")], [(3, "Monday")], {"one_list": True}, False),
+        ([(3, "Mon")], [], {"whole_words": True}, False),
+        ([], [], {}, True),
+    ],
+)
+def test_a_quote_of_a_conversation_names_a_turn_of_the_policy_that_holds_it(
+    good: list[Any], poor: list[Any], limits: dict[str, Any], allowed: bool
+) -> None:
+    text = critique_of(good, poor)
+    assert accepts(begin(made("gpt2"), FAIR, write_feedback=False, **limits), text) == allowed
+    labelled = [{"turn": turn, "quote": quote, "label": "good"} for turn, quote in good]
+    text = json.dumps({"textual_feedback": "", "spans": labelled, "outcome": None})
+    if not poor:
+        how = {"form": "labelled_spans", "write_feedback": False, **limits}
+        assert accepts(begin(made("gpt2"), FAIR, **how), text) == allowed
+
+
+def test_quotes_of_every_turn_that_must_occur_in_the_feedback_stand_between_its_marks() -> None:
+    for turn, quote, allowed in ((3, "Monday", True), (3, "Lyon", False), (1, "Look", True), (1, "up", False)):
+        entry = {"turn": turn, "quote": quote}
+        text = json.dumps({"textual_feedback": 'No "Monday". "Look"!', "good_spans": [], "poor_spans": [entry]})
+        assert accepts(begin(made("gpt2"), FAIR, quoted_in_feedback=True), text) == allowed
+
+
+@pytest.mark.parametrize("form", ["spans", "labelled_spans"])
+def test_the_grammar_of_a_conversation_has_the_quotes_of_each_turn(form: str) -> None:
+    for turn, quote in product((0, 1, 2, 3), ("Lyon", "Lyon.", "Lyon on", "Friday", " ", "Mon")):
+        entry = {"turn": turn, "quote": quote}
+        text = critique_of([], [(turn, quote)])
+        if form == "labelled_spans":
+            text = json.dumps({"textual_feedback": "", "spans": [entry | {"label": "poor"}] * 2, "outcome": -1})
+        allowed = turn in (1, 3) and quote.strip() != "" and quote in FAIR.turns[turn].text
+        assert grammar_accepts(FAIR, text, form=form, write_feedback=False) == allowed, text
+    blank = Conversation([Turn("assistant", text, sampled=True) for text in (" ", "", "a")])
+    assert not grammar_accepts(blank, critique_of([(0, " ")], []), write_feedback=False)
+    assert grammar_accepts(blank, critique_of([(2, "a"), (2, "a")], []), write_feedback=False)
+    assert grammar_accepts(Conversation([Turn("tool", "a")]), critique_of([], []), write_feedback=False)
+
+
+def test_every_substring_of_a_turn_can_be_written_with_its_number_and_nothing_else() -> None:
+    spoken = Conversation([Turn("assistant", "ab", True), Turn("tool", "ba"), Turn("assistant", "b", True)])
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, TURN, "0", "1", "2", QUOTE, '"}', '"}, {"turn": ', *"abx"])
+    room = 13  # 3 around the lists; a list of n quotes has 1 token, and each 3 beside its letters: 3 + 5 + 5
+    pieces = [(0, "a"), (0, "b"), (0, "ab"), (2, "b")]
+    lists = [list(some) for n in range(3) for some in product(pieces, repeat=n)]
+    spent = [sum(3 + len(quote) for _, quote in some) + bool(some) for some in lists]
+    expected = {
+        critique_of(good, poor)
+        for (good, tokens), (poor, more) in product(zip(lists, spent, strict=True), repeat=2)
+        if 3 + tokens + more <= room and not critique_from_text(critique_of(good, poor), spoken).unmatched
+    }
+    assert set(reachable(begin(tokenizer, spoken, write_feedback=False), room)) == expected
+    assert len(expected) > 20
+
+
+PARTS = ['": 1', '1, "', ', "quote": "a', 'e": "', 'a"}', '"}, {"turn": 3', '{"turn": 1, "quote": "', ' 3, "quote": "b']
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    said=st.tuples(*[st.text('ab "\\é', max_size=4)] * 2),
+    tokens=st.sets(st.sampled_from(PARTS)),
+    quotes=st.lists(
+        st.tuples(st.booleans(), st.sampled_from([1, 3, 3, 2]), st.text('ab "é', min_size=1, max_size=2)), max_size=3
+    ),
+    seed=st.integers(0, 99),
+)
+def test_quotes_with_turns_are_accepted_however_they_are_cut_into_tokens_if_and_only_if_they_are_found(
+    said: tuple[str, str], tokens: set[str], quotes: list[tuple[bool, int, str]], seed: int
+) -> None:
+    asked, told = Turn("user", "ab"), Turn("tool", 'a b"é')
+    spoken = Conversation([asked, Turn("assistant", said[0], True), told, Turn("assistant", said[1], True)])
+    good, poor = ([{"turn": t, "quote": q} for is_good, t, q in quotes if is_good is kind] for kind in (True, False))
+    text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": poor}, ensure_ascii=False)
+    tokenizer = spelled_by([*sorted(ALL | {*"123é"}), *sorted(tokens)])
+    critique, rest, rng = begin(tokenizer, spoken, write_feedback=False), text.encode(), random.Random(seed)
+    spelled, accepted = critique.skeleton.vocabulary.spelled, True
+    while rest and accepted:
+        token = rng.choice([data for data in spelled if rest.startswith(data)])
+        accepted, rest = critique.take(spelled[token][0]), rest[len(token) :]
+    assert accepted == (not critique_from_text(text, spoken, occurrences="first").unmatched)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "made here"])
+def test_the_best_token_of_a_quote_with_a_turn_is_the_arg_max_of_the_masked_logits(name: str) -> None:
+    own = spelled_by([*sorted(ALL | {*"123"}), ' "', 'ote": "', '"In', ' "L', ': "Lo'])
+    tokenizer, generator = own if name == "made here" else made(name), np.random.default_rng(0)
+    for begun in ("", "1", '3, "quo', '3, "quote":', '1, "quote": "', '3, "quote": "In Ly'):
+        for room in (30, 60):
+            critique = begin(tokenizer, FAIR, write_feedback=False)
+            assert written(critique, OPENING + GOOD + TURN + begun)
+            critique.room = room
+            assert critique.state is not None
+            ids = range(critique.skeleton.vocabulary.size)
+            allowed = [i for i in ids if critique.step(critique.state, i, room - 1) is not None]
+            for scores in generator.normal(size=(8, len(ids))).astype(np.float32):
+                best = max(allowed, key=lambda i, scores=scores: (scores[i], -i))
+                assert copy(critique).take_from(scores) == best
+
+
+@pytest.mark.parametrize("form", ["spans", "labelled_spans"])
+@pytest.mark.parametrize("limits", [{}, {"one_list": True, "whole_words": True}, {"quoted_in_feedback": True}], ids=str)
+def test_random_logits_quote_turns_of_the_policy_alone_and_end_in_time(form: str, limits: dict[str, Any]) -> None:
+    rng, generator, quotes = random.Random(0), np.random.default_rng(0), 0
+    for name in ("gpt2", "llama3"):
+        for _ in range(12):
+            room = int(skeleton(made(name), form=form).cost[START]) + rng.randrange(120)
+            critique = begin(made(name), FAIR, room=room, form=form, write_feedback=bool(limits), **limits)
+            assert babble(critique, generator, marks=3.0) <= room
+            found = read_critique(critique.text, FAIR, CritiqueFormat(form, write_feedback=bool(limits)))
+            assert (found.status, found.unmatched) == ("ok", ())
+            assert all(span.turn in (1, 3) for span in found.spans)
+            quotes += len(found.spans)
+    assert quotes > 5 or "quoted_in_feedback" in limits, "else the test shows little"
+
+
+def test_a_reward_model_writes_quotes_with_turns_of_conversations_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from text2grad.reward_models import generative
+
+    tokenizer, format = made("llama3"), CritiqueFormat(max_new_tokens=120, write_feedback=False)
+    model = tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    critic = GenerativeRewardModel(model, tokenizer, format)
+    data = critic._skeleton("").vocabulary.data
+    decode, noise = generative.decode, Noise([i for i, piece in data.items() if piece[:1] in b'"{'])
+
+    def noisy(model: Any, prompts: Any, choose: Any, **given: Any) -> Any:
+        return decode(model, prompts, lambda logits, *of_rows: choose(noise(logits), *of_rows), **given)
+
+    monkeypatch.setattr(generative, "decode", noisy)
+    answers = [Turn("assistant", f"In Lyon on day {day}.", sampled=True) for day in range(12)]
+    spoken: list[str] = [Conversation([*FAIR.turns[:3], answer]) for answer in answers]
+    written = critic.write([Example("When?")] * 24, [*spoken, *map(str, spoken)])
+    entries = [[*json.loads(text)["good_spans"], *json.loads(text)["poor_spans"]] for text in written]
+    kinds = [{type(entry) for some in part for entry in some} for part in (entries[:12], entries[12:])]
+    assert kinds == [{dict}, {str}]

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from text2grad.runs.reports.terminal import BOTH, STYLES, coloured, plain, print_critique
-from text2grad.types import Critique, Span
+from text2grad.types import Conversation, Critique, Span, Turn
 
 
 def printed(response: str, critique: Critique, **settings: object) -> str:
@@ -86,3 +86,32 @@ def test_long_quotes_are_cut_in_the_list_only() -> None:
 def test_equal_marks_are_one_line() -> None:
     spans = (Span(0, 3, "negative"), Span(4, 7, "negative"), Span(8, 11, "positive"))
     assert printed("red red cat", Critique("", spans)).splitlines()[2:4] == ["  − 2 × red", "  + cat"]
+
+
+def test_a_conversation_is_printed_turn_by_turn_with_colours_on_what_the_policy_wrote_alone() -> None:
+    call = {"name": "look", "arguments": {"city": "[b]Lyon"}}
+    thinks = Turn("assistant", "Hm.\u202e So", sampled=True, thought="Hm.\u202e", tool_calls=(call,))
+    told, answer = Turn("tool", "[red]\x1bx Lyon", name="look"), Turn("assistant", "In Lyon.", sampled=True)
+    talk = Conversation([Turn("user", "Where?"), thinks, told, answer])
+    critique = Critique("No.", (Span(3, 7, "negative", 3), Span(5, 7, "positive", 1)))
+    assert printed(talk, critique).split("\n") == [
+        *("turn 0 · user", "Where?"),
+        *("turn 1 · assistant", "Hm.⟨U+202E⟩ So", 'look({"city": "[b]Lyon"})'),
+        *("turn 2 · tool · look", "[red]␛x Lyon"),
+        *("turn 3 · assistant", "In Lyon."),
+        *("No.", "  − turn 3: Lyon", "  + turn 1: So", "", ""),
+    ]
+    out = io.StringIO()
+    print_critique(Console(file=out, width=60, color_system="standard", force_terminal=True), talk, critique)
+    coded = out.getvalue()
+    assert "\x1b[2mHm.⟨U+202E⟩\x1b[0m \x1b[4;32mSo\x1b[0m" in coded  # the thought is dim
+    assert "\x1b[2mWhere?\x1b[0m" in coded
+    assert "\x1b[2m[red]␛x Lyon\x1b[0m" in coded
+    assert "In \x1b[7;31mLyon\x1b[0m." in coded
+
+
+def test_a_span_of_a_whole_conversation_is_quoted_in_each_turn_that_it_covers() -> None:
+    first, last = (Turn("assistant", text, sampled=True) for text in ("ab", "cd"))
+    talk = Conversation([first, Turn("user", "x"), last])
+    lines = printed(talk, Critique("", (Span(1, 3, "negative"),))).split("\n")
+    assert lines[-4:] == ["  − turn 0: b", "  − turn 2: c", "", ""]

@@ -7,8 +7,9 @@ Shapes: B rows, V ids of the model.
 """
 
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from text2grad.errors import ModelError
+from text2grad.feedback import sampled_texts
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
 from text2grad.reward_models.decoding.quotable import UNCHECKED, Listed, Quotable, Quote, QuotedWords, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import OPENING
+from text2grad.reward_models.writing import OPENING, QUOTE
 
 
 class State(NamedTuple):
@@ -35,6 +37,7 @@ class State(NamedTuple):
         listed: the quotes before it.
         words: the parser of the feedback, if its quotes are checked.
         place: in the labels of words.
+        head: how much of the head of the open quote is written.
     """
 
     skeleton: int
@@ -42,6 +45,7 @@ class State(NamedTuple):
     listed: Listed = ()
     words: QuotedWords = UNCHECKED
     place: int = 0
+    head: bytes = b""
 
 
 class ConstrainedCritique:
@@ -49,6 +53,8 @@ class ConstrainedCritique:
 
     Attributes:
         written: the text so far, as bytes, which may end within a character.
+        quotable: the response, which the feedback may quote; `turns` are what lists may quote: it, or each turn of a
+            conversation that the policy wrote, if the skeleton is for turns.
         labels: the valid labels of the response's words, in a form with word labels; limits then concern the feedback.
         room: number of tokens left, without the least number of the labels' tokens, which is set aside.
     """
@@ -58,7 +64,11 @@ class ConstrainedCritique:
     ) -> None:
         """Begin a critique of at most `room` tokens, at least `skeleton.least_tokens(response)`, before an eos id."""
         self.skeleton, self.eos_ids, self.written = skeleton, eos_ids, b""
-        self.quotable = Quotable(response, limits, skeleton.vocabulary, labelled=len(skeleton.open) == 1)
+        quotable = partial(Quotable, limits=limits, vocabulary=skeleton.vocabulary, labelled=len(skeleton.open) == 1)
+        self.quotable = quotable(response)
+        texts = sampled_texts(response) if skeleton.turns else {}
+        turns = [quotable(text, head=f"{turn}{QUOTE}".encode()) for turn, text in texts.items()]
+        self.turns = turns or [self.quotable]
         self.labels = skeleton.labels(response)
         self.room = room - (int(self.labels.cost[0]) if self.labels else 0)
         self.state: State | None = State(START, words=QuotedWords() if limits.verbatim else UNCHECKED)
@@ -78,7 +88,9 @@ class ConstrainedCritique:
         data = self.skeleton.spelled(self.state.skeleton, token)
         if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data)[0] != DEAD:
             feedback, ended, _ = (self.written + data).partition(self.skeleton.lists.encode())
-            self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
+            said = json.loads(feedback + b'"}')["textual_feedback"] if ended else None
+            for turn in self.turns:
+                turn.restrict_to(said)
         if (after := self.step(self.state, token, self.room - 1)) is None:
             return False
         self.written += data
@@ -119,37 +131,45 @@ class ConstrainedCritique:
             return closing + skeleton.cost[skeleton.text]
         if (label := skeleton.opens.get(where)) is None:
             return skeleton.cost[where]
-        quoted = self.quotable.tokens_to_end(state.quote, label, state.listed)
-        return skeleton.to_open[where] + quoted + skeleton.cost[skeleton.inside[label]]
+        turns = ((turn, turn.to_quote[len(state.head)]) for turn in self._turns(state.head))
+        quoted = (before + turn.tokens_to_end(state.quote, label, state.listed) for turn, before in turns)
+        return skeleton.to_open[where] + min(quoted, default=math.inf) + skeleton.cost[skeleton.inside[label]]
+
+    def _turns(self, head: bytes) -> list[Quotable]:
+        """Return the turns that may be quoted behind so much of a head; the response, if it has none."""
+        return [turn for turn in self.turns if turn.head.startswith(head)]
 
     def _read_inside(self, state: State, data: bytes) -> State | None:
         """Return the state after bytes that begin inside a quote or the labels, and may go beyond its closing mark."""
-        where, quote, listed, _, _ = state
+        where, quote, listed, head = state.skeleton, state.quote, state.listed, state.head
         if not data:
             return None
         if self.labels:
             place = self.labels.advance(state.place, data)
             return None if place is None else State(END if place == self.labels.end else where, place=place)
-        label = self.skeleton.open[where]
+        turn = next((turn for turn in self.turns if (head + data).startswith(turn.head)), None)
+        if turn is None or (head + data) == turn.head:
+            return State(where, None, listed, head=head + data) if self._turns(head + data) else None
+        label, data, head = self.skeleton.open[where], data[len(turn.head) - len(head) :], turn.head
         for at in (at for at, byte in enumerate(data) if byte == ord('"')):
-            whole = self.quotable.advance(quote, data[:at]) if at else quote
+            whole = turn.advance(quote, data[:at]) if at else quote
             if whole is None:
                 return None
-            text = self.quotable.text(whole)
+            text = turn.text(whole)
             if text is None:  # this mark is escaped: a character of the response
                 continue
             place, rest = self.skeleton.read(self.skeleton.inside[label], data[at:])
-            if place == DEAD or not self.quotable.may_end(whole, label, listed):
+            if place == DEAD or not turn.may_end(whole, label, listed):
                 return None
-            after = State(place, None, (*listed, (label, text)))
+            after = State(place, None, (*listed, (label, text, head)))
             return self._read_inside(after, rest) if rest else after
-        longer = self.quotable.advance(quote, data)
-        return None if longer is None else State(where, longer, listed)
+        longer = turn.advance(quote, data)
+        return None if longer is None else State(where, longer, listed, head=head)
 
     def _candidates(self) -> Iterator[Sequence[int] | Ints]:
         """Yield the ids that may be valid, and perhaps a few that `take` refuses."""
         assert self.state is not None  # after the end, any token is taken
-        where, quote, _, words, place = self.state
+        where, quote, _, words, place, head = self.state
         spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
         if words.quote is not None and not words.tail:
             yield from (spelled.get(MARK[:1], []), before.get(MARK[:1], []))
@@ -164,8 +184,9 @@ class ConstrainedCritique:
             yield from (spelled.get(data, []) for data, _ in self.labels.tokens[place])
         else:
             yield self.skeleton.next(self.skeleton.inside[self.skeleton.open[where]])[0]
-            for data in self.quotable.tokens(quote):
-                yield from (spelled.get(data, []), before.get(data, []))
+            for turn in self._turns(head):
+                for data in turn.tokens(quote, turn.head[len(head) :]):
+                    yield from (spelled.get(data, []), before.get(data, []))
 
 
 def _choice(scores: NDArray[np.float32], numbers: Random | None) -> int:
@@ -209,22 +230,28 @@ def valid_choice(critiques: Sequence[ConstrainedCritique], numbers: Sequence[Ran
     return choose
 
 
-def skeleton_of(tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Collection[int]) -> Skeleton:
+def skeleton_of(
+    tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Collection[int], turns: bool = False
+) -> Skeleton:
     """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
+
+    With `turns` its quotes name turns of a conversation.
 
     Raises:
         ModelError: if the tokenizer cannot encode a critique's JSON.
     """
-    banned = frozenset(eos_ids)
-    return _skeleton(tokenizer, len(tokenizer), size, banned, format.write_feedback, format.form, format.outcomes)
+    vocabulary = _vocabulary(tokenizer, len(tokenizer), size, frozenset(eos_ids))
+    return _skeleton(vocabulary, format.write_feedback, format.form, format.outcomes, turns)
 
 
 @lru_cache(maxsize=8)
-def _skeleton(
-    tokenizer: Any, ids: int, size: int, banned: frozenset[int], write_feedback: bool, form: str, outcomes: bool
-) -> Skeleton:
-    vocabulary = Vocabulary(tokenizer, size=size, banned=banned)
-    skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form, outcomes=outcomes)
+def _vocabulary(tokenizer: Any, ids: int, size: int, banned: frozenset[int]) -> Vocabulary:
+    return Vocabulary(tokenizer, size=size, banned=banned)
+
+
+@lru_cache(maxsize=8)
+def _skeleton(vocabulary: Vocabulary, write_feedback: bool, form: str, outcomes: bool, turns: bool) -> Skeleton:
+    skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form, outcomes=outcomes, turns=turns)
     if skeleton.cost[START] == float("inf"):
         raise ModelError(
             "the tokenizer has, or tells, no tokens for the JSON of a critique, so constrained decoding is impossible. "

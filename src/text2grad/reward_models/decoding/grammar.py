@@ -7,10 +7,11 @@ occurs, and in both lists. Only the feedback's tokens are limited; long lists of
 import json
 from itertools import pairwise
 
-from text2grad.feedback import inside_word
+from text2grad.feedback import inside_word, sampled_texts
 from text2grad.reward_models.decoding.labels import DECIMALS, DIGITS
 from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import CLOSING, FORMS, GOOD, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
+from text2grad.reward_models.writing import CLOSING, FORMS, GOOD, NO_OUTCOME, OPENING, OUTCOME, POOR, QUOTE, TURN, WORDS
+from text2grad.types import Conversation
 
 # White space as Python defines it, in JSON encoding.
 _SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"
@@ -50,23 +51,34 @@ def _literal(text: str) -> str:
 
 def _quotes(response: str, format: CritiqueFormat) -> tuple[list[str], list[str], int]:
     """Return what follows the feedback, the rules of the quotes, and the bytes of an empty critique's JSON."""
-    labelled = format.form == "labelled_spans"
-    listed = ["list"] if response.strip() else []
-    cuts = [at for at in range(len(response) + 1) if not (format.limits.whole_words and inside_word(response, at))]
-    units = [json.dumps(response[start:end], ensure_ascii=False)[1:-1] for start, end in pairwise(cuts)]
+    labelled, in_turns = format.form == "labelled_spans", isinstance(response, Conversation)
+    texts = {str(turn): text for turn, text in sampled_texts(response).items()} if in_turns else {"": response}
+    texts = {turn: text for turn, text in texts.items() if text.strip()}  # a turn's number names its rules
+    listed = ["list"] if texts else []
     closing = OUTCOME if labelled else CLOSING
     parts = [_literal(FORMS["labelled_spans"].opening)] if labelled else [_literal(GOOD), *listed, _literal(POOR)]
     size = len(OPENING + GOOD + POOR + closing)
-    entry, words = "pair" if labelled else "quote", " | ".join(f'"{word}"' for word in WORDS.values())
+    entry, words = "pair" if labelled or in_turns else "quote", " | ".join(f'"{word}"' for word in WORDS.values())
+    pair = f'"[" quote ", \\"" ({words}) "\\"]"'
+    if in_turns:
+        pair = f'quote ", \\"label\\": \\"" ({words}) "\\"}}"' if labelled else 'quote "}"'
+    heads = {turn: _literal(f"{TURN}{turn}{QUOTE}" if turn else '"') for turn in texts}
     rules = [
         f'list: ({entry} (", " {entry})*)?',
-        f'pair: "[" quote ", \\"" ({words}) "\\"]"',
-        r'quote: "\"" QUOTE "\""',
-        "QUOTE: PIECE & ~BLANK",
+        f"pair: {pair}",
+        "quote: " + " | ".join(rf'{head} QUOTE{turn} "\""' for turn, head in heads.items()),
+        *(f"QUOTE{turn}: PIECE{turn} & ~BLANK" for turn in texts),
         f"BLANK: /{_SPACE}*/",
-        f"PIECE: %regex {json.dumps({'substring_chunks': units}, ensure_ascii=False)}",
+        *(f"PIECE{turn}: %regex {_substrings(text, format)}" for turn, text in texts.items()),
     ]
     return [*parts, *listed, _literal(closing)], rules if listed else [], size
+
+
+def _substrings(text: str, format: CritiqueFormat) -> str:
+    """Return the expression for the substrings of a text, in JSON encoding."""
+    cuts = [at for at in range(len(text) + 1) if not (format.limits.whole_words and inside_word(text, at))]
+    units = [json.dumps(text[start:end], ensure_ascii=False)[1:-1] for start, end in pairwise(cuts)]
+    return json.dumps({"substring_chunks": units}, ensure_ascii=False)
 
 
 def _labels(response: str, format: CritiqueFormat) -> tuple[list[str], list[str], int]:

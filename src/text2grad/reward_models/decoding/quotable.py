@@ -1,4 +1,4 @@
-r"""The valid quotes of one response: its substrings in JSON encoding, each as often as it occurs.
+r"""The valid quotes of a response, or of a turn: its substrings in JSON encoding, each as often as it occurs.
 
 The state of a quote is the set of positions in the response where it may end. A quote may end only if
 `locate_spans(match="exact")` finds it: it is not blank, and is listed at most as often as it occurs.
@@ -20,9 +20,9 @@ from typing import NamedTuple
 from text2grad.feedback import count_places, inside_word
 from text2grad.reward_models.decoding.skeleton import MARK
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.types import Conversation, Label
+from text2grad.types import LABELS, Label
 
-Listed = tuple[tuple[Label, str], ...]
+Listed = tuple[tuple[Label, str, bytes], ...]  # label, text and head of the quotes so far
 
 _MARKS = ('"', "'", "`", "“”")
 _MAX_MARKS = 100  # marks of one kind that are read in a feedback; later marks quote nothing
@@ -67,11 +67,20 @@ UNCHECKED = QuotedWords(over=True)
 
 
 class Quotable:
-    """The valid quotes of one response."""
+    """The valid quotes of one response, or of one turn of a conversation."""
 
-    def __init__(self, response: str, limits: QuoteLimits, vocabulary: Vocabulary, *, labelled: bool = False) -> None:
-        """Encode the response as JSON, and find the first byte of each character; `labelled` quotes are in one list."""
-        self.response, self.limits, self.vocabulary = response, limits, vocabulary
+    def __init__(
+        self, response: str, limits: QuoteLimits, vocabulary: Vocabulary, *, labelled: bool = False, head: bytes = b""
+    ) -> None:
+        """Encode the response as JSON, and find the first byte of each character.
+
+        `labelled` quotes are in one list; `head` stands before a quote, and says in which turn.
+        """
+        self.response, self.limits, self.vocabulary, self.head = response, limits, vocabulary, head
+        self.to_quote = [math.inf] * len(head) + [0.0]  # least number of tokens from each byte of the head to the quote
+        for at in reversed(range(len(head))):
+            ends = (end for end in range(at + 1, len(head) + 1) if head[at:end] in vocabulary.spelled)
+            self.to_quote[at] = 1 + min(map(self.to_quote.__getitem__, ends), default=math.inf)
         self.once = labelled and limits.one_list
         self.data = _spelled(response)
         self.character: Sequence[int] = range(len(response) + 1)  # by byte; -1 inside a character
@@ -129,9 +138,9 @@ class Quotable:
             return False
         if self.limits.whole_words and all(inside_word(self.response, self.character[end]) for end in quote.ends):
             return False
-        positive, negative = listed.count(("positive", text)), listed.count(("negative", text))
+        positive, negative = (listed.count((label, text, self.head)) for label in LABELS)
         if not positive and not negative:
-            return not isinstance(self.response, Conversation) or count_places(self.response, text) > 0
+            return True
         if label == "negative" and positive and self.limits.one_list:
             return False
         places = count_places(self.response, text)
@@ -180,12 +189,16 @@ class Quotable:
         whole = self.text(quote) is not None
         return mark + (0 if whole else self._search(quote, lambda longer: self.text(longer) is not None))
 
-    def tokens(self, quote: Quote | None) -> Iterator[bytes]:
-        """Yield the byte strings that may continue a quote: whole tokens and prefixes of tokens, each once."""
+    def tokens(self, quote: Quote | None, head: bytes = b"") -> Iterator[bytes]:
+        """Yield the byte strings that may continue a quote: whole tokens and prefixes of tokens, each once.
+
+        `head` is what is still missing before the quote.
+        """
         known, seen = self.vocabulary.prefixes, set()
+        yield from (head[:end] for end in range(1, len(head)))  # its end is a mark, which `before_quote` knows
         for at in filter(self._begins, range(len(self.data))) if quote is None else quote.ends:
             for end in range(at + 1, len(self.data) + 1):
-                data = self.data[at:end]
+                data = head + self.data[at:end]
                 if data not in known:
                     break
                 if data not in seen:

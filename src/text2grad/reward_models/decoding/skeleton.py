@@ -11,6 +11,9 @@ of tokens from there to the end of the critique.
 
 A state is a small integer. In the states `Skeleton.open`, the response decides about the next bytes: inside a quote
 `Quotable`, where LABELS begin `WordLabels`, which reads on to the end.
+
+In a conversation, {"turn": stands in place of a quote's first mark; the number of the turn, as far as the mark before
+QUOTE, is the head of the quote, about which the response decides, too. A brace follows QUOTE, or its label.
 """
 
 import math
@@ -21,11 +24,17 @@ from numpy.typing import NDArray
 
 from text2grad.reward_models.decoding.labels import Automaton, WordLabels, word_labels
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
-from text2grad.reward_models.writing import CLOSING, FORMS, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
+from text2grad.reward_models.writing import CLOSING, FORMS, NO_OUTCOME, OPENING, OUTCOME, POOR, TURN, WORDS
 from text2grad.types import Label
 
 MARK = b'\\"'
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
+_ENTRIES = {  # quotes name turns, have labels → the texts before a quote, between it and its label, and behind both
+    (False, False): ('"', "", '"'),
+    (False, True): ('["', '", "', '"]'),
+    (True, False): (TURN, "", '"}'),
+    (True, True): (TURN, '", "label": "', '"}'),
+}
 _UTF8 = (  # ranges of characters beyond ASCII (RFC 3629): first byte, second byte, and number of bytes after the first
     (0xC2, 0xDF, 0x80, 0xBF, 1),
     (0xE0, 0xE0, 0xA0, 0xBF, 2),
@@ -45,6 +54,7 @@ class Skeleton(Automaton):
         table: next state by state and byte, int16 [S, 256].
         text: state inside TEXT.
         escape: state after a backslash in TEXT; `DEAD` if TEXT is empty.
+        turns: whether quotes name turns of a conversation.
         lists: the text between TEXT and the first quote or label.
         open: the list of a quote, by the state inside the quote; the list of labelled quotes, and the text that
             `WordLabels` reads, count as the positive one.
@@ -56,13 +66,15 @@ class Skeleton(Automaton):
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool, form: str, outcomes: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, write_feedback: bool, form: str, outcomes: bool, turns: bool = False
+    ) -> None:
         """Build the automaton of a form.
 
-        Without `write_feedback` TEXT is empty; without `outcomes` each NUMBER is null.
+        Without `write_feedback` TEXT is empty; without `outcomes` each NUMBER is null; with `turns` quotes name turns.
         """
         super().__init__(states=4)
-        self.vocabulary, self._form, self._outcomes = vocabulary, form, outcomes
+        self.vocabulary, self.turns, self._form, self._outcomes = vocabulary, turns, form, outcomes
         self._link(IN_QUOTE, 0, 255, IN_QUOTE)
         self.open: dict[int, Label] = {}
         self.inside: dict[Label, int] = {}
@@ -184,15 +196,12 @@ class Skeleton(Automaton):
             self._list("negative", between, closing, goal)
 
     def _list(self, label: Label, start: int, close: str, goal: int, *, labelled: bool = False) -> None:
-        """Let a state read a list of quotes, or of pairs of quote and label; `close` is the text after the entries."""
+        """Let a state read a list of quotes, or of quotes with labels; `close` is the text after the entries."""
         after, inside, opened = self._new(), self._new(), self._new()
-        begin = '["' if labelled else '"'
-        if labelled:
-            between = self._chain(inside, '", "')
-            for word in WORDS.values():
-                self._chain(between, f'{word}"]', after)
-        else:
-            self._link(inside, ord('"'), ord('"'), after)
+        begin, middle, end = _ENTRIES[self.turns, labelled]
+        between = self._chain(inside, middle) if labelled else inside
+        for word in WORDS.values() if labelled else [""]:
+            self._chain(between, f"{word}{end}", after)
         self._link(opened, 0, 255, IN_QUOTE)
         self._chain(start, begin, opened)
         self._chain(after, f", {begin}", opened)

@@ -6,5 +6,6 @@ from .terminal import (
     plain as plain,
     print_critique as print_critique,
     print_figures as print_figures,
+    print_response as print_response,
     print_tables as print_tables,
 )

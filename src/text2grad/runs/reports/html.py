@@ -148,11 +148,12 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
 
 def _calls_html(turn: Record) -> str:
     """Return the calls of a turn as code."""
-    calls = [
-        f"{call.get('name', '')}({json.dumps(call.get('arguments', {}), ensure_ascii=False)})"
-        for call in turn.get("tool_calls", ())
-    ]
-    return "".join(f"<code>{_escaped(signs(call))}</code>" for call in calls)
+    return "".join(f"<code>{_escaped(signs(call_text(call)))}</code>" for call in turn.get("tool_calls", ()))
+
+
+def call_text(call: Record) -> str:
+    """Return a call of a tool as code, such as look({"city": "Lyon"})."""
+    return f"{call.get('name', '')}({json.dumps(call.get('arguments', {}), ensure_ascii=False)})"
 
 
 def _tokens_html(

@@ -8,14 +8,16 @@ control characters are replaced by visible signs.
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from text2grad.runs.reports.html import Table as ReportTable
-from text2grad.types import Critique, Label, visible
+from text2grad.feedback import in_turns
+from text2grad.runs.reports.html import Table as ReportTable, call_text
+from text2grad.types import Conversation, Critique, Label, Span, signs, visible
 
 STYLES: dict[Label, str] = {"positive": "green underline", "negative": "red reverse"}
 BOTH = "magenta reverse underline"
@@ -28,10 +30,10 @@ def print_critique(console: Console, response: str, critique: Critique, *, title
     """Print a response with coloured spans, and its critique, equal marks once; the title goes above the response."""
     if title:
         console.print(plain(title, style="bold"))
-    console.print(coloured(response, critique))
+    print_response(console, response, critique)
     feedback = critique.feedback if critique.status == "ok" else f"[{critique.status}] {critique.feedback}"
     console.print(plain(feedback, style="italic"))
-    marks = Counter((span.label, response[span.start : span.end]) for span in critique.spans)
+    marks = Counter((span.label, _quoted(response, span)) for span in in_turns(response, critique.spans)[0])
     for (label, quote), count in marks.items():
         times = f"{_SIGNS[label]} {count} ×" if count > 1 else _SIGNS[label]
         _print_item(console, times, quote, STYLES[label].split()[0])
@@ -40,6 +42,35 @@ def print_critique(console: Console, response: str, critique: Critique, *, title
     if critique.outcome is not None:
         console.print(plain(f"outcome {critique.outcome:+.3g}"))
     console.print()
+
+
+def print_response(console: Console, response: str, critique: Critique) -> None:
+    """Print a response with coloured spans; of a conversation all turns with calls, what was given and thoughts dim."""
+    if not isinstance(response, Conversation):
+        console.print(coloured(response, critique))
+        return
+    spans, _ = in_turns(response, critique.spans)
+    for number, turn in enumerate(response.turns):
+        names = " · ".join(filter(None, (f"turn {number}", turn.role, turn.name)))
+        console.print(plain(names, style="bold dim"))
+        text = coloured(turn.text, Critique("", tuple(span for span in spans if span.turn == number)))
+        begin = turn.text.find(turn.thought)
+        widths = [0, *accumulate(map(len, signs(turn.text)))]
+        if not turn.sampled:
+            text.stylize("dim")
+        elif turn.thought and begin >= 0:
+            text.stylize("dim", widths[begin], widths[begin + len(turn.thought)])
+        if turn.text:
+            console.print(text)
+        for call in turn.tool_calls:
+            console.print(plain(call_text(call), style="cyan"))
+
+
+def _quoted(response: str, span: Span) -> str:
+    """Return the words of a span, in a conversation with their turn."""
+    if not isinstance(response, Conversation) or span.turn is None:
+        return response[span.start : span.end]
+    return f"turn {span.turn}: {response.turns[span.turn].text[span.start : span.end]}"
 
 
 def print_figures(console: Console, figures: Sequence[tuple[str, object]], *, title: str = "") -> None:
