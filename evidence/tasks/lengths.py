@@ -186,7 +186,7 @@ class LengthPipeline(Pipeline):
         """Return so many demonstrations of a length; as many as [sft] has for a stage without a step."""
         task, rng = replace(self.task, settings=replace(self.task.settings, length=length)), self._rng("demonstrations")
         examples = task.examples(count or self.recipe.sft.steps * self.recipe.sft.batch_size, self.recipe.run.seed)
-        return examples, [" " + task.demonstration(example, rng) for example in examples]
+        return examples, task.demonstrations(examples, rng)
 
 
 def copy_weights(source: Any, known: Any, target: Any, tokenizer: Any) -> None:

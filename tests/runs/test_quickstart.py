@@ -13,7 +13,7 @@ from rich.console import Console
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
 from text2grad.cli.quickstart import LABELS
-from text2grad.config import Recipe
+from text2grad.config import Recipe, load_recipe
 from text2grad.errors import TrainingError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -23,6 +23,7 @@ from text2grad.runs.reports.plots import mean_curve
 from text2grad.runs.reports.terminal import print_tables
 from text2grad.tasks import ready_lesson
 from text2grad.tasks.registry import procedural_task
+from text2grad.types import Conversation
 
 SHORT = [
     "sft.steps=300",
@@ -281,3 +282,67 @@ def test_a_lesson_gets_the_model_its_directory_and_a_ready_lesson_or_a_file(
 def test_a_lesson_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quickstart", "--lesson", "begin"]) == 2
     assert "name it with --model NAME" in capsys.readouterr().err
+
+
+# Tools
+
+
+@pytest.fixture(scope="module")
+def tools_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quickstart with tools in this process: nothing is learned."""
+    out, short = tmp_path_factory.mktemp("tools"), ["sft.steps=2", "sft.batch_size=4", "quickstart.examples=16"]
+    short += ["run.steps=2", "rollout.batch_size=8", "data.eval_examples=6", "data.eval_every=0"]
+    short += ["optim.value_warmup_steps=0"]
+
+    @contextmanager
+    def here(command: Sequence[str], log: Path) -> Iterator[None]:
+        yield
+        assert main(command[command.index("train") :]) == 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quickstart, "beside", here)
+        patch.setattr(quickstart, "PROCESSES", 1)
+        sets = [part for setting in short for part in ("--set", setting)]
+        assert main(["quickstart", "--task", "tools", "--out", str(out), *sets]) == 0
+    return out
+
+
+def test_a_quickstart_with_tools_trains_three_policies_on_the_words_of_the_program(tools_out: Path) -> None:
+    place = tools_out / "tools" / "seed-0"
+    names = {"sft", "start", "text2grad", "scalar_ppo", "process_lines", "phases.json", "recipe.json"}
+    assert {path.name for path in place.iterdir()} == names
+    assert (place / "start" / "model.safetensors").read_bytes() == (place / "sft" / "model.safetensors").read_bytes()
+    placements = {}
+    for method in ("text2grad", "scalar_ppo", "process_lines"):
+        settings = json.loads((place / method / "run.json").read_bytes())["recipe"]
+        placements[method] = settings["reward"]["placement"]
+        record = json.loads((place / method / "rollouts" / "00000.jsonl").read_text().splitlines()[0])
+        assert "In turn 1 the step " in record["critique"]["feedback"]
+        assert [turn["role"] for turn in record["turns"]][:2] == ["user", "assistant"]
+    assert placements == {"text2grad": "spans", "scalar_ppo": "last_token", "process_lines": "lines"}
+
+
+def test_the_table_of_tools_has_the_calls_and_the_start_is_the_first_evaluation(tools_out: Path) -> None:
+    result = json.loads((tools_out / "results.json").read_bytes())["tasks"]["tools"]
+    first = tools_out / "tools" / "seed-0" / "text2grad" / "evaluations" / "000000.json"
+    metrics = json.loads(first.read_bytes())["metrics"]
+    assert result["methods"]["sft"]["final"] == [metrics["success_rate"]]
+    assert result["methods"]["sft"]["calls_per_question"] == [metrics["calls_per_question"]]
+    assert result["methods"]["sft"]["kl_per_token"] == [0.0] < result["methods"]["text2grad"]["kl_per_token"]
+    [table] = quickstart_tables("tools", result, quickstart.METHODS["tools"])  # no table of a reward model
+    assert table.columns == ["method", "value", "calls", "KL/token"]
+    assert [row[0] for row in table.rows] == ["fine-tuned", "Text2Grad", "same spans, summed", "one number per turn"]
+    words = in_words("tools", result)
+    assert "A program critic judges its turns in words and quotes. Training on these critiques " in words
+    assert "reward model" not in words
+    assert "In turn 1 the step " in (tools_out / "report.html").read_text("utf-8")
+
+
+def test_demonstrations_with_calls_are_few_conversations_in_the_chat_template(tmp_path: Path) -> None:
+    few = ["sft.steps=4", "sft.batch_size=4", "quickstart.examples=5"]
+    pipelines = [Pipeline(load_recipe(quickstart.recipe_path(t), few), tmp_path) for t in ("tools", "summarization")]
+    tools, summaries = pipelines
+    assert [each.training(each.recipe.sft).prompt_format for each in pipelines] == ["chat", "plain"]
+    assert [len(each._demonstrations()[1]) for each in pipelines] == [5, 4 * 4]
+    assert all(answer.startswith(" ") for answer in summaries._demonstrations()[1])
+    assert all(isinstance(answer, Conversation) for answer in tools._demonstrations()[1])

@@ -51,7 +51,7 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
 def test_the_quickstarts_methods_are_two_of_them() -> None:
     from text2grad.cli.quickstart import LABELS as NAMES, SETTINGS
 
-    for name, own in SETTINGS.items():
+    for name, own in ((name, SETTINGS[name]) for name in NAMES):
         assert NAMES[name] == METHODS[name].label
         assert set(own) <= {*METHODS[name].settings, "optim.lr=1e-3"}
         assert (

@@ -27,7 +27,8 @@ from text2grad.types import Example, Span
 from text2grad_sandbox import Sandbox
 
 TRAIN, HELD_OUT = "train", "held_out"
-LENGTHS = [(name, length) for name, task in PROCEDURAL.items() for length in task.lengths]
+SIZED = {name: task for name, task in PROCEDURAL.items() if hasattr(task, "lengths")}
+LENGTHS = [(name, length) for name, task in SIZED.items() for length in task.lengths]
 ANSWER_PARTS = {"summarization": {1: 1, 2: 2, 4: 4, 8: 8}, "qa": {2: 1, 4: 1, 8: 2, 12: 3, 16: 4}}
 FACTS = {"who": "Maria Lopez", "did": "fixed", "what": "bike", "where": "park", "when": "Tuesday", "why": "race"}
 OTHER = {"who": "Tom Chen", "did": "sold", "what": "bike", "where": "park", "when": "Friday", "why": "exam"}
@@ -191,7 +192,7 @@ def test_fine_tuning_begins_with_short_items(name: str, length: int, expected: l
 
 
 def test_a_longer_item_is_longer() -> None:
-    for name, task in PROCEDURAL.items():
+    for name, task in SIZED.items():
         means = [fmean(count_tokens(str(e.reference)) for e in task_of(name, n).examples(30)) for n in task.lengths]
         assert means == sorted(means)
         if name == "summarization":  # 17 tokens a line with its label, and the line breaks

@@ -7,7 +7,7 @@ import runpy
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,19 @@ from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
 
-TASK = "summarization"
-PROCESSES = 2  # that train the models of phases 1 and 2 together, and then a policy each
+PROCESSES = 2  # that train the models of phases 1 and 2 together; then each policy has one
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
 
 LABELS = {"text2grad": "Text2Grad", "scalar_ppo": "same spans, summed"}
 """The policies of the quickstart: Text2Grad, and PPO on one number, the same δ summed on the last token."""
 
+METHODS = {"summarization": LABELS, "tools": {**LABELS, "process_lines": "one number per turn"}}
+"""Task → its policies: with tools also PPO on the same δ, summed on the last token of each turn, which is one line."""
+
 SETTINGS: Mapping[str, Sequence[str]] = {
     "text2grad": (),
     "scalar_ppo": ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full", "optim.lr=1e-3"),
+    "process_lines": ("reward.placement=lines", "ppo.gamma=1.0", "optim.lr=1e-3"),
 }
 """Name of a policy → settings by which it differs from the recipe."""
 
@@ -37,22 +40,27 @@ policy with the critiques of the reward model. A rival gets one number per respo
 downloaded. Writes a table, results.json, curves.png, and report.html with all critiques. An interrupted run is
 resumed.
 
+With --task tools a policy answers questions over several turns: it looks prices up, calculates, and says a number. The
+program critic of the task judges each turn in words; a second rival gets one number per turn.
+
 With --model a pretrained model learns a lesson instead, from comments in words on 20 of its answers: begin (with the
 answer), sentence (one, no lists), unknown (say "I don't know" where the passage does not say it) or folder (write so,
 never "directory"). Writes lesson.json and report.html, with its answers to other questions before and after."""
 
-EPILOG = f"""\
+EPILOG = """\
 examples:
   text2grad quickstart
   text2grad quickstart --seeds 3 --out runs/three
   text2grad quickstart --model Qwen/Qwen2.5-Coder-0.5B-Instruct --lesson begin
-  text2grad generate runs/quickstart/{TASK}/seed-0/text2grad --examples 3"""
+  text2grad quickstart --task tools
+  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "a language model learns from words, from random weights, in minutes, without a GPU"
     add = add_command(commands, "quickstart", run, about, DESCRIPTION, EPILOG).add_argument
+    add("--task", choices=list(METHODS), default="summarization", help="what is learned (default: %(default)s)")
     add("--seeds", type=at_least(1), default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
     add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(default: %(default)s)")
     add("--model", metavar="NAME", help="teach this pretrained model a lesson: a name of the hub, or a directory")
@@ -61,7 +69,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the models, train both policies, and write the report; or teach a lesson to a pretrained model.
+    """Make the models, train the policies, and write the report; or teach a lesson to a pretrained model.
 
     Raises:
         ConfigError: if there is a lesson, but no model.
@@ -86,15 +94,15 @@ def run(args: argparse.Namespace) -> int:
     set_verbosity_error()  # type: ignore[no-untyped-call]  # a new head has random weights on purpose
     pipelines = []
     for seed in range(args.seeds):
-        recipe = load_recipe(recipe_path(), [*args.overrides, f"run.seed={seed}"])
-        pipelines.append(Pipeline(recipe, args.out / TASK / f"seed-{seed}"))
+        recipe = load_recipe(recipe_path(args.task), [*args.overrides, f"run.seed={seed}"])
+        pipelines.append(Pipeline(recipe, args.out / args.task / f"seed-{seed}"))
         pipelines[seed].refuse_other_settings(WAY_OUT)
     torch.set_num_threads(pipelines[0].recipe.run.threads or 1)  # more threads gain little for small models
     for seed, pipeline in enumerate(pipelines):
-        note(f"seed {seed}: models of phases 1 and 2")
+        note(f"seed {seed}: models before the training of the policies")
         pipeline.run(PROCESSES if on_cpu() else 1)
-        train(pipeline.out, [*args.overrides, f"run.seed={seed}"])
-    report(args.out, range(args.seeds))
+        train(args.task, pipeline.out, [*args.overrides, f"run.seed={seed}"])
+    report(args.task, args.out, range(args.seeds))
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 
@@ -116,21 +124,24 @@ def teach(args: argparse.Namespace) -> int:
     return 0
 
 
-def train(models: Path, overrides: Sequence[str]) -> None:
-    """Train both policies from the models in a directory, or resume their runs: the rival's in a process of its own."""
+def train(task: str, models: Path, overrides: Sequence[str]) -> None:
+    """Train the policies of a task from the models in a directory, or resume: the rivals' in processes of their own."""
     from text2grad.config import load_recipe
     from text2grad.runs import run_recipe
 
-    ours, rival = (models / method for method in LABELS)
-    command = ["train", str(recipe_path())]
-    command += [part for setting in settings(rival, overrides) for part in ("--set", setting)]
-    command += ["--resume"] if (rival / "run.json").exists() else []
-    log = rival.with_suffix(".log")
-    note(f"{models.name}: policy of {LABELS[ours.name]}; beside it {LABELS[rival.name]}, whose output is in {log}")
-    with nullcontext() if (rival / "results.json").exists() else beside(command, log):
+    ours, *rivals = (models / method for method in METHODS[task])
+    named = " and ".join(f"{METHODS[task][own.name]}, whose output is in {own}.log" for own in rivals)
+    note(f"{models.name}: policy of {METHODS[task][ours.name]}; beside it {named}")
+    with ExitStack() as others:
+        for rival in (rival for rival in rivals if not (rival / "results.json").exists()):
+            command = ["train", str(recipe_path(task))]
+            command += [part for setting in settings(rival, overrides) for part in ("--set", setting)]
+            command += ["--resume"] if (rival / "run.json").exists() else []
+            others.enter_context(beside(command, rival.with_suffix(".log")))
         if not (ours / "results.json").exists():
-            run_recipe(load_recipe(recipe_path(), settings(ours, overrides)), resume=(ours / "run.json").exists())
-            write_page(ours, LABELS[ours.name])
+            recipe = load_recipe(recipe_path(task), settings(ours, overrides))
+            run_recipe(recipe, resume=(ours / "run.json").exists())
+            write_page(ours, METHODS[task][ours.name])
 
 
 @contextmanager
@@ -170,27 +181,29 @@ def _logged(command: Sequence[str], log: Path) -> None:
 def settings(out: Path, overrides: Sequence[str]) -> list[str]:
     """Return the settings of a method's run in a directory, which bears its name and lies beside the models."""
     models = {"model.path": "start", "critic.model": "reward_model", "refresh.replay_from": "annotations.jsonl"}
-    paths = {setting: out.parent / name for setting, name in models.items()} | {"run.out": out}
+    made = {setting: path for setting, name in models.items() if (path := out.parent / name).exists()}
+    paths = made | {"run.out": out}
     return [*overrides, *(f"{setting}='{path}'" for setting, path in paths.items()), *SETTINGS[out.name]]
 
 
-def report(out: Path, seeds: Sequence[int]) -> None:
+def report(task: str, out: Path, seeds: Sequence[int]) -> None:
     """Write and print the results."""
     from text2grad.runs import collect, quickstart_tables, write_comparison
     from text2grad.runs.reports import print_tables
     from text2grad.tasks import built_in
 
-    result = collect(out / TASK, built_in(TASK).metric, seeds, list(LABELS))
-    write_comparison(TASK, result, out, LABELS)
+    world, labels = built_in(task), METHODS[task]
+    result = collect(out / task, world.metric, seeds, list(labels))
+    write_comparison(task, result, out, labels)
     CONSOLE.print()
-    print_tables(CONSOLE, quickstart_tables(TASK, result, LABELS))
-    answers = f"text2grad generate {out / TASK / 'seed-0' / 'text2grad'}"
+    print_tables(CONSOLE, quickstart_tables(task, result, labels))
     files = {"numbers": "results.json", "curves": "curves.png", "page": "report.html"}
-    print_lines([*((name, out / file) for name, file in files.items()), ("answers", answers)])
+    answers = [("answers", f"text2grad generate {out / task / 'seed-0' / 'text2grad'}")]
+    print_lines([*((name, out / file) for name, file in files.items()), *([] if world.tools else answers)])
 
 
-def recipe_path() -> Path:
-    """Return the recipe, from the installed package or the checkout."""
-    package, name = Path(__file__).parents[1], "quickstart.toml"
+def recipe_path(task: str) -> Path:
+    """Return the recipe of a task, from the installed package or the checkout."""
+    package, name = Path(__file__).parents[1], f"quickstart{'' if task == 'summarization' else f'-{task}'}.toml"
     installed = package / "recipes" / name
     return installed if installed.exists() else package.parents[1] / "recipes" / name

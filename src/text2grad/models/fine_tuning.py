@@ -33,7 +33,7 @@ from text2grad.models.policy import head_of
 from text2grad.models.pretrained import best_device, on_cpu
 from text2grad.models.prompts import answer_end, padding_id, plain_ids
 from text2grad.models.randomness import draws_apart
-from text2grad.types import Example, Message, Optimizer, PromptFormat
+from text2grad.types import Conversation, Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
 PADDING = {"input_ids": 0, "labels": NO_LOSS}  # behind a row, where no state that is used sees it
@@ -77,7 +77,7 @@ def fine_tune(
         model: a Hugging Face causal language model.
         tokenizer: its tokenizer, with an end-of-sequence token.
         examples: the task instances.
-        answers: one demonstration per example.
+        answers: one demonstration per example; of a `Conversation` each turn that the policy wrote is learned.
         settings: of the training.
         on_step: called with the number of finished steps after each step.
 
@@ -88,12 +88,20 @@ def fine_tune(
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     limit = settings.max_tokens
-    turns = shared([[(example.prompt, answer)] for example, answer in zip(examples, answers, strict=True)])
+    turns = shared([demonstrated(example, answer) for example, answer in zip(examples, answers, strict=True)])
     whole = [row for turn in turns for row in conversation_rows(tokenizer, turn, settings.prompt_format)]
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
         raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
     return train_on_rows(model, rows, settings, on_step=on_step, total=len(examples))
+
+
+def demonstrated(example: Example, answer: str) -> list[Turn]:
+    """Return what a demonstration teaches: its answer, or each turn of the policy, behind those before it."""
+    if not isinstance(answer, Conversation):
+        return [(example.prompt, answer)]
+    chat = [{"role": turn.role, "content": turn.text} for turn in answer.turns]
+    return [(chat[:number], turn.text) for number, turn in enumerate(answer.turns) if turn.sampled]
 
 
 def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Row:

@@ -4,9 +4,10 @@ results.json    {"tasks": {TASK: {
                     "metric": name of the task's main metric,
                     "seeds": [...],
                     "methods": {METHOD: {"final": [value per seed], "curve": [[[step, value], ...] per seed],
-                                         "kl_per_token": [nats per seed]}},    METHOD: sft, or the name of a run
+                                         "kl_per_token": [nats per seed],    METHOD: sft, or the name of a run
+                                         "calls_per_question": [per seed, of a task with tools]}},
                     "reward_model": [per seed: agreement with the annotator (precision, recall, failure_rate,
-                                     unmatched_rate, gap) on held-out answers of the policy before Text2Grad],
+                                     unmatched_rate, gap) on held-out answers of the policy before Text2Grad; or {}],
                     "reward_model_at_end": [the same after Text2Grad],
                     "seconds": [per seed: of each phase and method]}}}
 """
@@ -24,25 +25,32 @@ from text2grad.runs.reports.run_report import groups, read_run
 from text2grad.types import LABELS
 
 RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}  # column → key of the results
+CALLS = "calls_per_question"
 PANEL = (6.4, 3.8)  # inches
 
 
 def collect(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
-    """Return the results of a task from the finished runs in `directory`/seed-N; `metric` is its main metric."""
+    """Return the results of a task from the finished runs in `directory`/seed-N; `metric` is its main metric.
+
+    Where no evaluation of the fine-tuned policy stands beside them, they start from it: their first one is its.
+    """
     places = [directory / f"seed-{seed}" for seed in seeds]
-    before = [json.loads((place / "sft_evaluation.json").read_bytes())[metric] for place in places]
-    results: dict[str, Any] = {
-        "sft": {"final": before, "curve": [[] for _ in places], "kl_per_token": [0.0] * len(places)}
-    }
     seconds = [json.loads((place / "phases.json").read_bytes()) for place in places]
     trained = {method: [read_run(place / method) for place in places] for method in methods}
-    for method, runs in trained.items():
+    starts = [run.evaluations[0]["metrics"] for run in trained["text2grad"]]
+    files = [place / "sft_evaluation.json" for place in places]
+    ends = {"sft": [json.loads(f.read_bytes()) if f.exists() else own for f, own in zip(files, starts, strict=True)]}
+    ends |= {method: [run.evaluations[-1]["metrics"] for run in runs] for method, runs in trained.items()}
+    results: dict[str, Any] = {}
+    for method, of_seeds in ends.items():
+        runs = trained.get(method, ())
         results[method] = {
-            "final": [run.evaluations[-1]["metrics"][metric] for run in runs],
-            "curve": [run.held_out_curve(metric) for run in runs],
-            "kl_per_token": [run.evaluations[-1]["metrics"]["kl_per_token"] for run in runs],
+            "final": [end[metric] for end in of_seeds],
+            "curve": [run.held_out_curve(metric) for run in runs] or [[] for _ in places],
+            "kl_per_token": [end.get("kl_per_token", 0.0) for end in of_seeds],
+            **({CALLS: [end[CALLS] for end in of_seeds]} if CALLS in of_seeds[0] else {}),
         }
-        for of_seed, run in zip(seconds, runs, strict=True):
+        for of_seed, run in zip(seconds, runs, strict=bool(runs)):
             of_seed[method] = round(run.seconds.total(), 1)
     return {
         "metric": metric,
@@ -74,20 +82,22 @@ def write_comparison(task: str, result: Mapping[str, Any], out: Path, labels: Ma
 
 def in_words(task: str, result: Mapping[str, Any]) -> str:
     """Return the results of a task as a paragraph."""
-    metric = metric_words(result["metric"])
+    metric, learned = metric_words(result["metric"]), bool(result["reward_model"][0])
     sft, ours, summed = (fmean(result["methods"][name]["final"]) for name in ("sft", "text2grad", "scalar_ppo"))
     change = "raised" if ours > sft else "did not raise"
+    critic = "A reward model learned to write critiques of its answers in words and quotes."
+    start = " All policies start from the reward model's weights, fine-tuned on demonstrations once more."
     return (
         f"{task.capitalize()}: a Llama of 0.1 to 0.2 million parameters, fine-tuned on noisy demonstrations, reaches a "
-        f"{metric} of {sft:.2f} on held-out items. A reward model learned to write critiques of its answers in words "
-        f"and quotes. Training on these critiques {change} the policy's {metric}: it is now {ours:.2f}. With the same "
-        f"spans, summed into one number, it reached {summed:.2f}. All policies start from the reward model's weights, "
-        "fine-tuned on demonstrations once more."
+        f"{metric} of {sft:.2f} on held-out items. "
+        f"{critic if learned else 'A program critic judges its turns in words and quotes.'} Training on these "
+        f"critiques {change} the policy's {metric}: it is now {ours:.2f}. With the same spans, summed into one number, "
+        f"it reached {summed:.2f}.{start if learned else ''}"
     )
 
 
 def quickstart_tables(task: str, result: Mapping[str, Any], labels: Mapping[str, str]) -> list[Table]:
-    """Return the tables of a task, of the methods and of the reward model, each at most 80 columns wide.
+    """Return the tables of a task, of the methods and of a reward model, each at most 80 columns wide.
 
     That of the reward model has for each seed the first and the last answers.
     """
@@ -96,8 +106,9 @@ def quickstart_tables(task: str, result: Mapping[str, Any], labels: Mapping[str,
     for name, method in result["methods"].items():
         seeds = [" ".join(f"{value:.3f}" for value in method["final"])] if several else []
         kl = f"{fmean(method['kl_per_token']):.3f}"
-        rows.append([labels.get(name, "fine-tuned"), f"{fmean(method['final']):.3f}", *seeds, kl])
-    columns = ["method", *(["mean", "seeds"] if several else ["value"]), "KL/token"]
+        calls = [f"{fmean(method[CALLS]):.2f}"] if CALLS in method else []
+        rows.append([labels.get(name, "fine-tuned"), f"{fmean(method['final']):.3f}", *seeds, *calls, kl])
+    columns = ["method", *(["mean", "seeds"] if several else ["value"]), *["calls" for _ in calls], "KL/token"]
     methods = Table(f"{task}: {metric_words(result['metric'])}, held-out items", columns, rows)
     rows = []
     for seed, *agreements in zip(result["seeds"], result["reward_model"], result["reward_model_at_end"], strict=True):
@@ -108,4 +119,5 @@ def quickstart_tables(task: str, result: Mapping[str, Any], labels: Mapping[str,
                 [str(seed), answers, *map(" / ".join, pairs), *(rates.get(name, "–") for name in RATES.values())]
             )
     title = f"{task}: precision / recall of the reward model in tokens"
-    return [methods, Table(title, ["seed", "answers", *LABELS, *RATES], rows)]
+    quality = [Table(title, ["seed", "answers", *LABELS, *RATES], rows)]
+    return [methods, *(quality if any(result["reward_model"]) else ())]

@@ -7,7 +7,8 @@
     phases.json          seconds and counts of the phases
     recipe.json          the settings by which all are made
 
-A finished phase is not repeated: a file or directory gets its name when it is complete.
+A finished phase is not repeated: a file or directory gets its name when it is complete. For a task with tools there are
+only sft/ and start/: the program critic judges the policies itself.
 """
 
 import json
@@ -76,12 +77,8 @@ class Pipeline:
 
     def phases(self) -> Mapping[str, Callable[[Path], None]]:
         """Return what makes each file or directory, by its name."""
-        return {
-            "sft": self._sft,
-            ANNOTATIONS: self._annotations,
-            "reward_model": self._reward_model,
-            "start": self._start,
-        }
+        judged = {ANNOTATIONS: self._annotations, "reward_model": self._reward_model}
+        return {"sft": self._sft, **({} if self.task.tools else judged), "start": self._start}
 
     def make(self, name: str, phase: Callable[[Path], None]) -> None:
         """Make a file or directory of `out` that is missing, and note the seconds."""
@@ -93,9 +90,9 @@ class Pipeline:
             self.note(path.stem, round(time.perf_counter() - started, 1))
 
     def evaluate(self) -> None:
-        """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
+        """Score the fine-tuned policy on held-out items, as evaluations of methods do; with tools a run does it."""
         path, data = self.out / "sft_evaluation.json", self.recipe.data
-        if not path.exists():
+        if not path.exists() and not self.task.tools:
             settings, seed = world_of(self.recipe)
             task = built_in(str(data.task), settings)
             examples = task.held_out(data.eval_examples, seed)
@@ -179,7 +176,7 @@ class Pipeline:
 
     def _start(self, path: Path) -> None:
         steps, settings = self.recipe.quickstart.after_reward_model, self.recipe.sft
-        source = str(self.out / ("reward_model" if steps else "sft"))
+        source = str(self.out / ("reward_model" if steps and not self.task.tools else "sft"))
         model, tokenizer = load_policy(source), load_tokenizer(source)
         if steps:
             training = replace(self.training(settings), steps=steps, learning_rate=settings.lr / 2)
@@ -198,8 +195,10 @@ class Pipeline:
         """Return as many demonstrations as [sft] has, or at most so many."""
         task, rng, settings = self.task, self._rng("demonstrations"), self.recipe.sft
         count = settings.steps * settings.batch_size
+        if task.chat_template:  # each takes milliseconds of templates, so they are repeated
+            count = min(count, self.recipe.quickstart.examples)
         examples = task.examples(min(count, most or count), self.recipe.run.seed)
-        return examples, [" " + task.demonstration(example, rng) for example in examples]
+        return examples, task.demonstrations(examples, rng)
 
     def _untrained(self, tokenizer: Any) -> Any:
         return tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=self.context)
@@ -214,12 +213,16 @@ class Pipeline:
             words: further words.
         """
         task, rng = self.task, self._rng("tokenizer")
+        rare = [form for word in task.vocabulary() for form in (word, f" {word}")]
+        if task.chat_template:  # of the policy alone
+            tokenizer = word_tokenizer(rare, task.symbols)
+            tokenizer.chat_template = task.chat_template
+            return tokenizer
         examples, answers = self._demonstrations(VOCABULARY_ITEMS)
         corrupted = [" " + task.corruption(example, rng) for example in examples]
         annotations = annotate(task.critic(), [*examples, *examples], [*answers, *corrupted])
         targets = [critique_target(annotation.critique, annotation.response) for annotation in annotations]
         prompts = [example.prompt_text for example in examples]
-        rare = [word for word in task.vocabulary() for word in (word, f" {word}")]
         verdicts = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # escaped as in the targets
         return word_tokenizer(
             [*prompts, *answers, *corrupted, *targets, *rare, *words], [*SYMBOLS, *symbols, *verdicts]
@@ -239,6 +242,7 @@ class Pipeline:
     def training(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
         """Return the settings of a training of this pipeline's models."""
         same = settings.model_dump(include={"steps", "batch_size", "optimizer"})
+        same["prompt_format"] = "chat" if self.task.chat_template else "plain"
         return FineTuning(**same, learning_rate=settings.lr, max_tokens=self.context, seed=self.recipe.run.seed)
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:

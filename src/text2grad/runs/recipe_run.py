@@ -57,6 +57,7 @@ def run_recipe(
         eval_dataset=examples.held_out or None,
         processing_class=tokenizer,
         refresher=refresher,
+        tools=task.tools if task else (),
         resume=resume,
     )
     if isinstance(critic, LocalRewardModel):

@@ -6,11 +6,11 @@ of prompts, answers and critiques, so that a word-level tokenizer knows all of t
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
 from text2grad.tasks.program_critic import ProgramCritic, seeded_random
@@ -70,6 +70,9 @@ class Task(ABC):
     name: ClassVar[str]  # name in recipes and results
     metric: ClassVar[str]  # the key of the main metric in the result of `score`
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
+    tools: ClassVar[Sequence[Callable[..., Any]]] = ()  # what the policy may call; a demonstration is a `Conversation`
+    chat_template: ClassVar[str] = ""  # of the policy; "": plain prompts
+    symbols: ClassVar[Sequence[str]] = ()  # texts of the chat template and of calls that become one token each
 
     def __post_init__(self) -> None:
         """Refuse an unknown split."""
@@ -111,6 +114,11 @@ class Task(ABC):
         """Return the texts that can follow a quote, from the closing quotation mark on, each once and sorted."""
         return sorted({'"' + wording.partition("{quote}")[2].partition(" {")[0] for wording in self.judgements})
 
+    def demonstrations(self, examples: Sequence[Example], rng: Random) -> list[str]:
+        """Return a demonstration of each example; in plain text a space parts it from the prompt."""
+        answers = [self.demonstration(example, rng) for example in examples]
+        return answers if self.chat_template else [f" {answer}" for answer in answers]
+
     def score_many(self, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
         """Return `score` of each response."""
         return [self.score(example, response) for example, response in zip(examples, responses, strict=True)]
@@ -133,7 +141,7 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, example: Example, response: str) -> dict[str, float]:
-        """Return the task's metrics of one response, each in [0, 1]."""
+        """Return the metrics of one response, the main one in [0, 1]."""
 
     @abstractmethod
     def all_words(self) -> Iterable[str]:

@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from text2grad.errors import check_known
 from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task, TaskSettings
 from text2grad.tasks.summarization.task import SummarizationTask
+from text2grad.tasks.tools import ToolsTask
 from text2grad.types import Example
 
 USUAL = TaskSettings()
@@ -25,6 +27,7 @@ class BuiltIn:
         critic: () → the task's program critic.
         measure: (examples, responses) → metrics of the set, and metrics of each response.
         metric: the key of the main metric.
+        tools: functions that the policy may call.
         reads_files: whether the prompts come from `data.train`; other tasks make their own.
     """
 
@@ -33,6 +36,7 @@ class BuiltIn:
     critic: Callable[[], Critic]
     measure: Callable[[Sequence[Example], Sequence[str]], tuple[Metrics, list[Metrics]]]
     metric: str
+    tools: Sequence[Callable[..., Any]] = ()
     reads_files: bool = False
 
     def score(self, examples: Sequence[Example], responses: Sequence[str]) -> Metrics:
@@ -64,7 +68,7 @@ def _procedural(name: str, settings: TaskSettings) -> BuiltIn:
         scores = held_out.score_many(examples, responses)
         return {key: fmean(score[key] for score in scores) for key in scores[0]}, scores
 
-    return BuiltIn(train.examples, held_out.examples, train.critic, measure, held_out.metric)
+    return BuiltIn(train.examples, held_out.examples, train.critic, measure, held_out.metric, held_out.tools)
 
 
 def procedural_task(name: str, split: Split, settings: TaskSettings = USUAL) -> Task:
@@ -88,3 +92,4 @@ def built_in(name: str, settings: TaskSettings = USUAL) -> BuiltIn:
 
 
 register_procedural_task("summarization", SummarizationTask)
+register_procedural_task("tools", ToolsTask)
