@@ -54,7 +54,7 @@ def test_counts_are_those_counted_by_hand() -> None:
         clean_spans=3,
         spans_without_token=1,
         unmatched=3,
-        statuses={"ok": 1, "repaired": 1, "unparsable": 1, "timed_out": 0},
+        statuses={"ok": 1, "repaired": 1, "unparsable": 1, "timed_out": 0, "withdrawn": 0},
         span_tokens=(1.75, 2.0, 2.0),  # of 1, 2, 2, 2
     )
 
