@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli import without
 from text2grad.cli.options import add_command, say
 
 DESCRIPTION = """\
@@ -28,7 +27,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print where the marks are and what learned from them, take them out, and make runs again."""
-    from text2grad.runs import Retraction
+    from text2grad.runs import LeftOut, Retraction, compare_without
 
     retraction, own = Retraction(args.source, args.runs, args.rater, args.id), dict[Path, Path]()
     for path, marks in retraction.files.items():
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"{home} learned from them, and is made again {way}")
     if not args.dry_run:
         retraction.write("text2grad feedback retract")
-        left_out = {"rater": [] if args.id else [args.rater], "critique": [args.id] if args.id else [], "category": []}
+        left_out = LeftOut(critiques=(args.id,)) if args.id else LeftOut(raters=(args.rater,))
         for home, out in own.items():
-            without.run(argparse.Namespace(directory=home, out=out, same_responses=False, **left_out))
+            compare_without(home, out, left_out)
     return 0

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines, shorthands
-from text2grad.cli.train import write_page
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
+from text2grad.runs.reports import write_page
 
 PROCESSES = 2  # that train the models of phases 1 and 2 together; then each policy has one
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"

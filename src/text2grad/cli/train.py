@@ -12,7 +12,7 @@ from text2grad.config import Recipe, best_checkpoint, idle_settings, latest_chec
 from text2grad.errors import ConfigError
 from text2grad.progress import CONSOLE, duration, note
 from text2grad.runs import load_metric, lower_is_better
-from text2grad.runs.reports import Run, change_table, print_tables, read_run, write_report
+from text2grad.runs.reports import Run, change_table, print_tables, write_page
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 LOST = 0.5  # share of the best held-out gain that is left at the end, below which a warning is printed
@@ -141,17 +141,6 @@ def finish(recipe: Recipe, policy: Path, *, title: str = "Text2Grad") -> int:
         note(NOTHING_SAID, warning=True)
         return NOTHING_LABELLED
     return 0
-
-
-def write_page(out: Path, title: str) -> tuple[Run, str]:
-    """Write report and lineage of a finished run into its directory; return the run and the name of its main metric."""
-    from text2grad.runs import write_lineage
-
-    write_lineage(out)
-    run = read_run(out)
-    metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
-    write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
-    return run, metric
 
 
 def best_policy(recipe: Recipe) -> list[tuple[str, str]]:

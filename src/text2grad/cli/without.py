@@ -4,9 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, print_lines
+from text2grad.cli.options import add_command
 from text2grad.errors import ConfigError
-from text2grad.progress import CONSOLE
 
 DESCRIPTION = """\
 Make a run of `text2grad train` again without some of its feedback: same prompts, same random numbers, from the last
@@ -45,16 +44,10 @@ def run(args: argparse.Namespace) -> int:
     if not (args.rater or args.category or args.critique):
         raise ConfigError("nothing is left out; name it with --rater, --category or --critique")
 
-    from text2grad.cli.train import write_page
-    from text2grad.runs import LeftOut, compare_runs, make_without, print_compared, weights_apart, write_compared
+    from text2grad.runs import LeftOut, compare_without
 
     parent, out = args.directory, args.out or args.directory.with_name(f"{args.directory.name}-without")
     left_out = LeftOut(tuple(args.rater), tuple(args.category), tuple(args.critique))
     args.directory = out  # which Ctrl-C leaves
-    lineage = make_without(parent, out, left_out, same_responses=args.same_responses)
-    write_page(out, f"Without {', '.join(args.rater + args.category + args.critique)}")
-    print_compared(CONSOLE, write_compared(compare_runs([parent, out]), out / "comparison"))
-    apart = weights_apart(parent, out)
-    lines = {"run": out, "first step": lineage["first"], "weights apart": f"{apart:.3g} of their norm"}
-    print_lines([*lines.items(), ("page", out / "comparison" / "compare.html")])
+    compare_without(parent, out, left_out, same_responses=args.same_responses)
     return 0

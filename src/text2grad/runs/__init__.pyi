@@ -8,13 +8,13 @@ from .comparison import collect as collect, quickstart_tables as quickstart_tabl
 from .critic_service import CriticServer as CriticServer
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .lesson import give_lesson as give_lesson
-from .lineage import Retraction as Retraction, write_lineage as write_lineage
+from .lineage import Retraction as Retraction
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
 from .raters import check_raters as check_raters
 from .recipe_run import critic_of_run as critic_of_run, refreshed_critic as refreshed_critic, run_recipe as run_recipe
-from .replay import LeftOut as LeftOut, make_without as make_without, weights_apart as weights_apart
+from .replay import LeftOut as LeftOut, compare_without as compare_without
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,

@@ -21,11 +21,14 @@ from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.feedback import TOMBSTONES, Critic, critique_from_json
 from text2grad.files import published, to_json
 from text2grad.models import make_rollouts
-from text2grad.progress import note
+from text2grad.progress import CONSOLE, note
 from text2grad.rl import RunLog, Text2GradTrainer, chosen_examples
 from text2grad.runs.evaluations import DIRECTORY as EVALUATIONS
 from text2grad.runs.lineage import LINEAGE, read_lineage
 from text2grad.runs.recipe_run import run_recipe
+from text2grad.runs.reports.run_report import write_page
+from text2grad.runs.reports.terminal import print_figures
+from text2grad.runs.run_comparison import compare_runs, print_compared, write_compared
 from text2grad.types import Critique, Example, Rollout
 
 Steps = Mapping[int, Sequence[Mapping[str, Any]]]  # the records of the responses of each step, by number
@@ -123,6 +126,16 @@ class Replay(Text2GradTrainer):
         self.known.step = self.step
         critiques, first = super().criticize(rollouts, early), self.accelerator.process_index * len(rollouts)
         return [self.left_out.rest(c, f"{self.step}:{row}") for row, c in enumerate(critiques, start=first)]
+
+
+def compare_without(parent: Path, out: Path, left_out: LeftOut, *, same_responses: bool = False) -> None:
+    """Make a run again without some of its feedback (`make_without`); write and print how both differ."""
+    lineage = make_without(parent, out, left_out, same_responses=same_responses)
+    write_page(out, f"Without {', '.join(left_out.raters + left_out.categories + left_out.critiques)}")
+    print_compared(CONSOLE, write_compared(compare_runs([parent, out]), out / "comparison"))
+    apart = f"{weights_apart(parent, out):.3g} of their norm"
+    lines = {"run": out, "first step": lineage["first"], "weights apart": apart}
+    print_figures(CONSOLE, [*lines.items(), ("page", out / "comparison" / "compare.html")])
 
 
 def make_without(parent: Path, out: Path, left_out: LeftOut, *, same_responses: bool = False) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 from .html import Table as Table, rollouts_page as rollouts_page
 from .policy_evaluation import policy_page as policy_page, print_evaluation as print_evaluation
-from .run_report import Run as Run, change_table as change_table, read_run as read_run, write_report as write_report
+from .run_report import Run as Run, change_table as change_table, write_page as write_page
 from .terminal import (
     as_text as as_text,
     plain as plain,

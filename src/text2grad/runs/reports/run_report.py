@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.files import readable, to_json, write_files
+from text2grad.runs.lineage import write_lineage
 from text2grad.runs.reports.html import Table, count, rollouts_page
 from text2grad.runs.reports.plots import Draw, Points, curve_panel, method_lines, metric_words, panels_png, pictures
 
@@ -95,6 +96,15 @@ def write_report(run: Run, out: Path, *, metric: str = "", title: str) -> dict[s
     written = {"runs": {name: results}}
     write_files(out, {"results.json": to_json(written), "curves.png": panels_png(panels), "report.html": page.encode()})
     return written
+
+
+def write_page(out: Path, title: str) -> tuple[Run, str]:
+    """Write report and lineage of a finished run into its directory; return the run and the name of its main metric."""
+    write_lineage(out)
+    run = read_run(out)
+    metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
+    write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
+    return run, metric
 
 
 def change_table(run: Run) -> Table:
