@@ -11,42 +11,30 @@ import torch
 from torch import Tensor
 
 from critics_by_name import Praise
-from places import ROOT
+from rated_runs import rated_run
 from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
-from text2grad.config import load_recipe
 from text2grad.errors import DataError
 from text2grad.rl.update import MinibatchGradient
 from text2grad.runs import attribution
 from text2grad.runs.attribution import explain
-from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Example
 
-RECIPE = str(ROOT / "recipes" / "quickstart.toml")
 SETTINGS = (
-    "critic.use='critics_by_name:Praise'",
-    "rollout.batch_size=8",
-    "rollout.max_new_tokens=12",
     "data.eval_examples=0",
     "run.steps=5",
-    "run.threads=1",
     "ppo.beta=0.0",
     "ppo.epochs=2",
     "ppo.minibatches=2",
     "optim.value_warmup_steps=1",
-    "quickstart.examples=20",
-    "refresh.steps=[]",
-    "refresh.audit=0",
 )
 
 
 def run(path: Path) -> Path:
     """Train a policy of which one response alone is praised."""
     untrained_policy(path / "start")
-    named = [f"{name}='{value}'" for name, value in {"model.path": path / "start", "run.out": path / "run"}.items()]
     Praise.asked, Praise.after = 0, 19  # the critique of row 3 of step 2 praises, and no other says anything
-    run_recipe(load_recipe(RECIPE, [*SETTINGS, *named]))
-    return path / "run"
+    return rated_run(path / "start", path / "run", "Praise", *SETTINGS)
 
 
 @pytest.fixture(scope="module")

@@ -10,34 +10,26 @@ from typing import Any
 import pytest
 
 from critics_by_name import Raters
-from places import ROOT
+from rated_runs import last_weights, rated_run
 from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
-from text2grad.config import load_recipe, make_recipe
+from text2grad.config import make_recipe
 from text2grad.critics.cached import CachedCritic
 from text2grad.feedback import item_of, mark_of
 from text2grad.files import write_records
 from text2grad.rl.run_log import RunLog
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.lineage import Retraction, write_lineage
-from text2grad.runs.recipe_run import run_recipe
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.types import Critique, Example, Rollout
 
 SETTINGS = (
-    "rollout.batch_size=8",
-    "rollout.max_new_tokens=12",
     "data.eval_examples=4",
-    "data.eval_every=0",
     "run.steps=2",
     "optim.lr=0.03",
     "optim.value_warmup_steps=0",
     "run.save_every=1",
     "run.keep_checkpoints=2",
-    "run.threads=1",
-    "quickstart.examples=20",
-    "refresh.steps=[]",
-    "refresh.audit=0",
 )
 
 
@@ -48,11 +40,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(start: Path, out: Path, critic: str = "Raters", trainer_class: Any = Text2GradTrainer) -> Path:
-    named = {"model.path": start, "run.out": out, "critic.use": f"critics_by_name:{critic}"}
-    settings = [*SETTINGS, *(f"{name}='{value}'" for name, value in named.items())]
-    run_recipe(load_recipe(str(ROOT / "recipes" / "quickstart.toml"), settings), trainer_class=trainer_class)
-    return out
+def run(start: Path, out: Path, critic: str = "Raters", **how: Any) -> Path:
+    return rated_run(start, out, critic, *SETTINGS, **how)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +64,6 @@ def records_of(directory: Path) -> list[dict[str, Any]]:
 
 def spans_of(records: Sequence[dict[str, Any]], rater: str) -> list[dict[str, Any]]:
     return [span for record in records for span in record["critique"]["spans"] if span.get("rater") == rater]
-
-
-def weights(directory: Path) -> bytes:
-    return (directory / "checkpoints" / "step-000002" / "trainable.safetensors").read_bytes()
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
@@ -109,7 +94,7 @@ def test_a_rater_takes_all_marks_back(
     monkeypatch.setattr(Raters, "said", ("bob",))  # as a critic does that reads the marks
     assert retract(tmp_path) == 0
     out = tmp_path / "runs" / "mine-without-ann"
-    assert weights(out) == weights(never) != weights(mine)
+    assert last_weights(out) == last_weights(never) != last_weights(mine)
     assert [path for path, data in contents(tmp_path).items() if Raters.why.encode() in data] == []
     assert not index.exists()
     assert [path.name for path in mine.glob("*.html")] == ["other.html"]
@@ -174,7 +159,7 @@ def test_a_single_mark_is_taken_back_from_the_checkpoint_before_it_on(
     name = mark_of(item_of(record["prompt"], record["response"]), span)
     assert retract(tmp_path, "--id", name[:12]) == 0
     out = tmp_path / "runs" / f"mine-without-{name[:12]}"
-    assert weights(out) == weights(never) != weights(mine)
+    assert last_weights(out) == last_weights(never) != last_weights(mine)
     assert [path.name for path in sorted((out / "checkpoints").iterdir())] == ["step-000001", "step-000002"]
     after = records_of(mine)
     assert after[8 + 3]["withdrawn"] == {name: "ann"}
@@ -200,7 +185,7 @@ def test_what_learned_by_a_reward_model_or_from_another_policy_is_listed_with_th
     write_records(source, [{"prompt": "Where?", "response": "In Lyon.", "critique": {"feedback": "", "spans": [span]}}])
     of_critic, own_model = {"annotations": [str(source)]}, {"model": str(runs / "critic" / "model")}
     critic = made(runs / "critic", "annotations", reward_model=of_critic, critic=own_model)
-    of_policy = {"critic": {"model": str(critic / "model")}, "reward_model": of_critic}
+    of_policy: dict[str, dict[str, Any]] = {"critic": {"model": str(critic / "model")}, "reward_model": of_critic}
     policy = made(runs / "policy", "prompts", **of_policy)
     further = made(runs / "further", "prompts", model={"path": str(policy / "checkpoints" / "step-000001" / "policy")})
     refreshed = made(runs / "refreshed", "prompts", refresh={"replay_from": str(source)})

@@ -8,30 +8,21 @@ from typing import Any
 import pytest
 
 from critics_by_name import Raters
-from places import ROOT
+from rated_runs import last_weights, rated_run
 from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
-from text2grad.config import load_recipe, recipe_of_run
+from text2grad.config import recipe_of_run
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.runs.recipe_run import run_recipe
 from text2grad.runs.replay import KnownCritiques, LeftOut, begin_again, weights_apart
 from text2grad.types import Critique, Example, Rollout, Span
 
-RECIPE = str(ROOT / "recipes" / "quickstart.toml")
 SETTINGS = (
-    "rollout.batch_size=8",
-    "rollout.max_new_tokens=12",
     "data.eval_examples=6",
-    "data.eval_every=0",
     "run.steps=4",
     "optim.lr=0.03",
     "optim.value_warmup_steps=0",
     "run.save_every=2",
     "run.keep_checkpoints=4",
-    "run.threads=1",
-    "quickstart.examples=20",
-    "refresh.steps=[]",
-    "refresh.audit=0",
 )
 
 pytestmark = pytest.mark.usefixtures("drawn_pictures")
@@ -44,14 +35,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def overrides(start: Path, out: Path, critic: str) -> list[str]:
-    named = {"model.path": start, "run.out": out, "critic.use": f"critics_by_name:{critic}"}
-    return [*SETTINGS, *(f"{name}='{value}'" for name, value in named.items())]
-
-
-def run(start: Path, out: Path, critic: str = "Raters", trainer_class: Any = Text2GradTrainer) -> Path:
-    run_recipe(load_recipe(RECIPE, overrides(start, out, critic)), trainer_class=trainer_class)
-    return out
+def run(start: Path, out: Path, critic: str = "Raters", **how: Any) -> Path:
+    return rated_run(start, out, critic, *SETTINGS, **how)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +44,10 @@ def parent(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(start, tmp_path_factory.mktemp("runs") / "parent")
 
 
-def weights(directory: Path) -> bytes:
-    return (directory / "checkpoints" / "step-000004" / "trainable.safetensors").read_bytes()
-
-
 def test_without_a_rater_it_is_the_run_that_never_heard_this_rater(start: Path, parent: Path, tmp_path: Path) -> None:
     never, out = run(start, tmp_path / "never", "BobAlone"), tmp_path / "again"
     assert main(["without", str(parent), "--rater", "ann", "--out", str(out)]) == 0
-    assert weights(out) == weights(never) != weights(parent)
+    assert last_weights(out) == last_weights(never) != last_weights(parent)
     assert weights_apart(out, never) == 0 < weights_apart(out, parent)
     lineage = json.loads((out / "lineage.json").read_bytes())
     assert (lineage["parent"], lineage["first"], lineage["without"]["raters"]) == (str(parent), 0, ["ann"])
@@ -93,7 +74,7 @@ def test_without_a_critique_it_goes_on_from_the_checkpoint_before_and_asks_for_n
     never, out = run(start, tmp_path / "never", trainer_class=WithoutOne), tmp_path / "again"
     Raters.asked = 0
     assert main(["without", str(parent), "--critique", "2:3", "--out", str(out)]) == 0
-    assert weights(out) == weights(never) != weights(parent)
+    assert last_weights(out) == last_weights(never) != last_weights(parent)
     assert [path.name for path in sorted((out / "checkpoints").iterdir())] == ["step-000002", "step-000004"]
     ours, theirs = (
         [json.loads(line) for line in (path / "rollouts" / "00000.jsonl").read_text().splitlines()]
@@ -120,7 +101,7 @@ def test_the_critic_is_not_asked_about_the_same_responses(
     ]
     assert responses[0] == responses[1]
     assert Raters.asked == 12, "the answers to the 6 held-out prompts before and after"
-    assert weights(out) != weights(parent)
+    assert last_weights(out) != last_weights(parent)
 
 
 def test_what_is_finished_is_not_made_again_and_another_choice_needs_another_directory(
