@@ -61,7 +61,7 @@ def quickstart_in(directory: Path, settings: list[str]) -> int:
 
 
 def result_in(directory: Path) -> dict[str, Any]:
-    results = json.loads((directory / "results.json").read_bytes())
+    results = json.loads((directory / "summarization" / "results.json").read_bytes())
     assert list(results) == ["tasks"]
     return results["tasks"]["summarization"]  # type: ignore[no-any-return]
 
@@ -116,11 +116,11 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
 
 
 def test_the_report_and_the_curves_are_written(out: Path) -> None:
-    page = (out / "report.html").read_text("utf-8")
+    page = (out / "summarization" / "report.html").read_text("utf-8")
     assert "fine-tuned on noisy demonstrations" in page
     assert "data:image/png;base64," in page
     assert "All policies start from the reward model&#x27;s weights, fine-tuned on demonstrations once more." in page
-    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "summarization" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], capsys: Any) -> None:
@@ -128,7 +128,7 @@ def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], 
     before = weights.stat().st_mtime_ns
     assert quickstart_in(out, TINY) == 0
     assert weights.stat().st_mtime_ns == before
-    assert json.loads((out / "results.json").read_bytes())["tasks"]["summarization"] == result
+    assert result_in(out) == result
     assert "Text2Grad" in capsys.readouterr().out
 
 
@@ -323,7 +323,7 @@ def test_a_quickstart_with_tools_trains_three_policies_on_the_words_of_the_progr
 
 
 def test_the_table_of_tools_has_the_calls_and_the_start_is_the_first_evaluation(tools_out: Path) -> None:
-    result = json.loads((tools_out / "results.json").read_bytes())["tasks"]["tools"]
+    result = json.loads((tools_out / "tools" / "results.json").read_bytes())["tasks"]["tools"]
     first = tools_out / "tools" / "seed-0" / "text2grad" / "evaluations" / "000000.json"
     metrics = json.loads(first.read_bytes())["metrics"]
     assert result["methods"]["sft"]["final"] == [metrics["success_rate"]]
@@ -335,7 +335,7 @@ def test_the_table_of_tools_has_the_calls_and_the_start_is_the_first_evaluation(
     words = in_words("tools", result)
     assert "A program critic judges its turns in words and quotes. Training on these critiques " in words
     assert "reward model" not in words
-    assert "In turn 1 the step " in (tools_out / "report.html").read_text("utf-8")
+    assert "In turn 1 the step " in (tools_out / "tools" / "report.html").read_text("utf-8")
 
 
 def test_demonstrations_with_calls_are_few_conversations_in_the_chat_template(tmp_path: Path) -> None:

@@ -34,11 +34,12 @@ def test_the_quickstart_runs_from_the_wheel_with_train(wheel: Path, tmp_path: Pa
     sets = [word for setting in TWO_STEPS for word in ("--set", setting)]
     said = run(python, "-m", "text2grad.cli", "quickstart", "--out", "q", *sets, cwd=tmp_path)
     assert "Text2Grad" in said
-    result = json.loads((tmp_path / "q" / "results.json").read_bytes())["tasks"]["summarization"]
+    out = tmp_path / "q" / "summarization"
+    result = json.loads((out / "results.json").read_bytes())["tasks"]["summarization"]
     assert [step for step, _ in result["methods"]["text2grad"]["curve"][0]] == [0, 2]
-    (metrics,) = (tmp_path / "q").rglob("text2grad/metrics.jsonl")
+    (metrics,) = out.rglob("text2grad/metrics.jsonl")
     assert all(json.loads(line)["delta/labelled_share"] > 0 for line in metrics.read_text().splitlines())
-    assert (tmp_path / "q" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_sandbox_works_alone(wheel: Path, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         note(f"seed {seed}: models before the training of the policies")
         pipeline.run(PROCESSES if on_cpu() else 1)
         train(args.task, pipeline.out, [*args.overrides, f"run.seed={seed}"])
-    report(args.task, args.out, range(args.seeds))
+    report(args.task, args.out / args.task, range(args.seeds))
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 
@@ -187,18 +187,18 @@ def settings(out: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def report(task: str, out: Path, seeds: Sequence[int]) -> None:
-    """Write and print the results."""
+    """Write the results of a task into its directory, which holds its seeds, and print them."""
     from text2grad.runs import collect, quickstart_tables, write_comparison
     from text2grad.runs.reports import print_tables
     from text2grad.tasks import built_in
 
     world, labels = built_in(task), METHODS[task]
-    result = collect(out / task, world.metric, seeds, list(labels))
+    result = collect(out, world.metric, seeds, list(labels))
     write_comparison(task, result, out, labels)
     CONSOLE.print()
     print_tables(CONSOLE, quickstart_tables(task, result, labels))
     files = {"numbers": "results.json", "curves": "curves.png", "page": "report.html"}
-    answers = [("answers", f"text2grad generate {out / task / 'seed-0' / 'text2grad'}")]
+    answers = [("answers", f"text2grad generate {out / 'seed-0' / 'text2grad'}")]
     print_lines([*((name, out / file) for name, file in files.items()), *([] if world.tools else answers)])
 
 

@@ -63,7 +63,7 @@ def collect(directory: Path, metric: str, seeds: Sequence[int], methods: Sequenc
 
 
 def write_comparison(task: str, result: Mapping[str, Any], out: Path, labels: Mapping[str, str]) -> None:
-    """Write results.json, curves.png and report.html; `labels` are the methods' names for readers."""
+    """Write results.json, curves.png and report.html beside the seeds in `out`; `labels` are names for readers."""
     methods = result["methods"]
     lines = method_lines({label: methods[name]["curve"] for name, label in labels.items()})
     level = ("fine-tuned", fmean(methods["sft"]["final"]))
@@ -71,7 +71,7 @@ def write_comparison(task: str, result: Mapping[str, Any], out: Path, labels: Ma
     page = rollouts_page(
         "Text2Grad quickstart",
         intro=in_words(task, result),
-        groups=groups(read_run(out / task / f"seed-{result['seeds'][0]}" / "text2grad")),
+        groups=groups(read_run(out / f"seed-{result['seeds'][0]}" / "text2grad")),
         images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", pictures(panels))],
         tables=quickstart_tables(task, result, labels),
     )
