@@ -356,7 +356,7 @@ def trl(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
             gradient_checkpointing=False,
         )
         data = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
-        reward = lambda completions, **_: [float(len(one) % 7) for one in completions]  # noqa: E731
+        reward = lambda completions, **_: [float(len(text) % 7) for text in completions]  # noqa: E731
         trainer = GRPOTrainer(policy, reward, settings, data, processing_class=tokenizer, callbacks=[Clock()])
         trainer.train()
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(Clock.at[:-1], Clock.at[1:], strict=True)]
@@ -404,12 +404,12 @@ def textbook(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
         return middle - start, time.perf_counter() - middle
 
     step()
-    found = [step() for _ in range(args.repeats)]
-    seconds = {"logprobs": statistics.median(f[0] for f in found), "update": statistics.median(f[1] for f in found)}
+    steps = [step() for _ in range(args.repeats)]
+    seconds = {"logprobs": statistics.median(s[0] for s in steps), "update": statistics.median(s[1] for s in steps)}
     return {"seconds": seconds, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, "flop": None}
 
 
-def one(args: argparse.Namespace) -> None:
+def measure_alone(args: argparse.Namespace) -> None:
     """Measure one setting in this process and print it as JSON."""
     import torch
 
@@ -430,17 +430,17 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
         return {**setting, "rows": args.peer_rows, **trl(policy, args), "loaded_gb": loaded_gb}
     if args.who == "text2grad":
         setting["micro_batch_tokens"] = args.micro_batch_tokens[0]
-        found = ours(policy, args)
+        costs = ours(policy, args)
     else:
-        found = textbook(policy, args)
-    without_rollout = found["seconds"]["logprobs"] + found["seconds"]["update"]
-    share = found["flop"] / without_rollout / rate if found["flop"] else None
+        costs = textbook(policy, args)
+    without_rollout = costs["seconds"]["logprobs"] + costs["seconds"]["update"]
+    share = costs["flop"] / without_rollout / rate if costs["flop"] else None
     return {
         **setting,
         "kl": args.kl,
         "lora_targets": args.targets,
         "seconds_without_rollout": without_rollout,
-        **found,
+        **costs,
         "loaded_gb": loaded_gb,
         "matrix_gflops": rate / 1e9,
         "matrix_rate_share": share,
@@ -484,7 +484,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.who:
-        one(args)
+        measure_alone(args)
         return
     ways = [["text2grad", "--micro-batch-tokens", str(tokens)] for tokens in args.micro_batch_tokens]
     results: list[dict[str, Any]] = []
