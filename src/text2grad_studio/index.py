@@ -25,10 +25,11 @@ import numpy as np
 
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import item_of
+from text2grad.types import Conversation
 from text2grad_studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result, bits_of
 from text2grad_studio.sources import PER_TOKEN, Source, normalized
 
-FORM = 2  # version of the tables; an index of another version is made anew
+FORM = 3  # version of the tables; an index of another version is made anew
 BATCH = 500  # responses per transaction: a reader never waits long
 KEPT_SEARCHES = 8
 REGEX_SECONDS = 2.0
@@ -204,7 +205,9 @@ class RunIndex:
     ) -> None:
         connection, step = self._connection(), figures["step"]
         [[row]] = self._rows("SELECT coalesce(max(row) + 1, 0) FROM rollouts WHERE step IS ?", (step,))
-        prompt, response = _stored(record["prompt"]), _stored(record["response"])
+        said = record["response"]
+        parts = [turn.text for turn in said.turns if turn.sampled] if isinstance(said, Conversation) else [said]
+        prompt, response = _stored(record["prompt"]), _stored("\n".join(parts))
         feedback = _stored(str(record.get("critique", {}).get("feedback", "")))
         values = {
             **{"file": file, "at": at, "size": size, "row": row, "prompt": self._prompt(prompt)},

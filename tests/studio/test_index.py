@@ -523,6 +523,8 @@ def test_a_conversation_is_found_by_the_turns_that_the_critic_marks(tmp_path: Pa
     assert record["response"].turns == FAIR.turns
     assert record["turns"] == talk["turns"]
     assert record["item"] == item_of("When?", FAIR) != item_of("When?", str(FAIR))
+    (row,) = index.rows([2])
+    assert row["response"] == f"{FAIR.turns[1].text}\n{FAIR.turns[3].text}", "turns do not run into one another"
 
 
 def test_turns_that_say_something_else_are_a_bad_line_and_those_of_another_program_are_nothing(tmp_path: Path) -> None:
