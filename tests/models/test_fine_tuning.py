@@ -240,6 +240,7 @@ def test_a_process_without_rows_repeats_those_of_the_others(monkeypatch: pytest.
     monkeypatch.setattr(launch, "place", lambda: (1, 2))
     assert launch.shared(["red"]) == ["red"]
     assert launch.shared(["red", "blue", "green"]) == ["blue"]
+    assert launch.shared(["red"], may_be_none=True) == []
 
 
 def test_each_process_encodes_its_part_of_the_demonstrations_alone(

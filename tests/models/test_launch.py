@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from text2grad.models import gathered, in_processes, place
+from text2grad.models import gathered, in_processes, place, shared
 from text2grad.models.fine_tuning import FineTuning, row_of_ids, train_on_rows
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
@@ -20,7 +20,7 @@ def trained() -> list[float]:
     """Return some weights after two steps, each of all twelve rows."""
     tokenizer = word_tokenizer(["red green blue cat"])
     model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=8)
-    train_on_rows(model, ROWS, FineTuning(steps=2, batch_size=12, learning_rate=0.01))
+    train_on_rows(model, shared(ROWS), FineTuning(steps=2, batch_size=12, learning_rate=0.01))
     return [float(number) for number in model.lm_head.weight.detach().flatten()]
 
 

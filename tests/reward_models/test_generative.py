@@ -15,6 +15,7 @@ from text2grad.config.recipe import make_recipe
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
+from text2grad.models import launch
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.reward_models import generative
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -368,11 +369,11 @@ def test_where_no_model_is_there_is_none_to_load(tmp_path: Path) -> None:
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Rows, settings and callback of each training, which does not take place."""
+    """Rows, settings and number of rows of each training, which does not take place."""
     found: list[Any] = []
 
-    def train(model: Any, rows: list[Row], settings: FineTuning, *, on_step: Any) -> None:
-        found.append((rows, settings, on_step))
+    def train(model: Any, rows: list[Row], settings: FineTuning, *, on_step: Any, total: int) -> None:
+        found.append((rows, settings, total))
 
     monkeypatch.setattr(generative, "train_on_rows", train)
     return found
@@ -387,9 +388,20 @@ def row_of(tokenizer: Any, prompt: str, target: str) -> Row:
 
 def test_the_loss_stands_on_the_critique_and_its_end_alone(tokenizer: Any, trainings: list[Any]) -> None:
     train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS)
-    ((rows, settings, _),) = trainings
+    ((rows, settings, total),) = trainings
     assert settings == SETTINGS
     assert rows == [row_of(tokenizer, *pair) for pair in zip(PROMPTS, TARGETS, strict=True)]
+    assert total == len(rows)
+
+
+def test_each_process_learns_its_part_of_the_critiques(
+    tokenizer: Any, trainings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "place", lambda: (1, 2))
+    train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS)
+    ((rows, _, total),) = trainings
+    assert rows == [row_of(tokenizer, *pair) for pair in zip(PROMPTS, TARGETS, strict=True)][1::2]
+    assert total == len(ANNOTATIONS)  # the length of an epoch counts all
 
 
 def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(trainings: list[Any]) -> None:

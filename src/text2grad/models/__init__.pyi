@@ -48,6 +48,7 @@ from .launch import (
     in_processes as in_processes,
     place as place,
     prepare_processes as prepare_processes,
+    shared as shared,
 )
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_run import MERGED as MERGED, MODEL as MODEL, MeasuredRun as MeasuredRun

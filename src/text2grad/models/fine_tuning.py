@@ -207,10 +207,10 @@ def train_on_rows(
 
     Args:
         model: the model; it goes to the accelerator, if there is one.
-        rows: at least one, each with a label behind its first token.
+        rows: this process's part (`shared`): at least one, each with a label behind its first token.
         settings: of the training; its `max_tokens` and `prompt_format` decide nothing here.
         on_step: called with the number of finished steps after each step.
-        total: number of all rows, where `rows` are this process's part of them alone (`shared`).
+        total: number of the rows of all processes; None: `rows` are all.
 
     Raises:
         ModelError: if rows of a batch change one another (`check_rows`), or there is no linear output layer.
@@ -227,7 +227,7 @@ def train_on_rows(
     warmup = math.ceil(0.05 * steps) if settings.epochs else max(1, steps // 20)
     schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
     with draws_apart(settings.seed):  # dropout
-        for step, batch in enumerate(islice(_batches(shared(rows) if total is None else rows, settings), steps)):
+        for step, batch in enumerate(islice(_batches(rows, settings), steps)):
             labels = sum(
                 _add_gradient(model, batch[part :: settings.accumulate], settings)
                 for part in range(settings.accumulate)

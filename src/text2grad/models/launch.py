@@ -41,10 +41,11 @@ def place() -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if joined else (0, 1)
 
 
-def shared(items: Sequence[Item]) -> Sequence[Item]:
-    """Return this process's part of items that processes share; all of them where there are too few for each."""
+def shared(items: Sequence[Item], *, may_be_none: bool = False) -> Sequence[Item]:
+    """Return this process's part of items that processes share; of too few for each all, unless it `may_be_none`."""
     rank, processes = place()
-    return items[rank::processes] or items
+    part = items[rank::processes]
+    return part if part or may_be_none else items
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:

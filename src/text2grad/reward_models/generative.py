@@ -30,6 +30,7 @@ from text2grad.models import (
     padding_id,
     row_of_ids,
     save_model,
+    shared,
     stop_ids,
     train_on_rows,
     with_end,
@@ -217,7 +218,7 @@ class GenerativeRewardModel:
         max_tokens = int(min(settings.max_tokens, context_of(self.model)))
         rows, too_long = self.training_rows(annotations, max_tokens=max_tokens)
         with learning(self.model) as model:
-            train_on_rows(model, rows, settings, on_step=on_step)
+            train_on_rows(model, shared(rows), settings, on_step=on_step, total=len(rows))
         return too_long
 
     def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:

@@ -33,6 +33,7 @@ from text2grad.models import (
     load_tokenizer,
     place,
     save_model,
+    shared,
 )
 from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, CritiqueFormat, GenerativeRewardModel, critique_target
@@ -136,12 +137,11 @@ class Pipeline:
         task, count, rng = self.task, self.recipe.quickstart.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
         note(f"annotations: critiques of {count:,} answers in words and quotes")
-        rank, processes = place()
-        own, others = (half[rank::processes] for half in (examples[: count // 2], examples[count // 2 :]))
         corrupted = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
-        answers = self._sample(own) + corrupted[rank::processes]
-        annotations = gathered(annotate(task.critic(), own + others, answers))
-        if rank == 0:
+        own, others = (shared(half, may_be_none=True) for half in (examples[: count // 2], examples[count // 2 :]))
+        answers = [*self._sample(own), *shared(corrupted, may_be_none=True)]
+        annotations = gathered(annotate(task.critic(), [*own, *others], answers))
+        if place()[0] == 0:
             write_annotations(path, annotations)
 
     def _reward_model(self, path: Path) -> None:
