@@ -23,8 +23,9 @@ from evidence.plans.methods import METHODS, PROGRAM_CRITIC, settings
 from evidence.plans.search_space import CONFIRMED, as_overrides
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
+from text2grad.feedback import load_callable
 from text2grad.files import read_text
-from text2grad.runs.metric import load_metric, measure
+from text2grad.runs.metric import measure
 from text2grad.runs.prompts import run_examples, task_settings, world_of
 from text2grad.tasks import built_in
 
@@ -274,7 +275,8 @@ def check_metric(study: Study, recipe: Recipe) -> None:
     references = [example.reference or "" for example in examples]
     names = {name for one in task.measure(examples, references)[1] for name in one}
     if recipe.data.metric:
-        names |= {name for one in measure(load_metric(recipe.data.metric), examples, references) for name in one}
+        metric = load_callable(recipe.data.metric, "metric")
+        names |= {name for one in measure(metric, examples, references) for name in one}
     check_known("metric", study.metric, tuple(sorted(names)))
 
 

@@ -221,7 +221,7 @@ def test_a_metric_states_which_way_it_should_go(
     told: list[str] = []
     monkeypatch.setattr("text2grad.cli.train.note", lambda text, warning: told.append(text))
     metric = SimpleNamespace() if lower_is_better is None else SimpleNamespace(lower_is_better=lower_is_better)
-    monkeypatch.setattr("text2grad.cli.train.load_metric", lambda path: metric)
+    monkeypatch.setattr("text2grad.cli.train.load_callable", lambda path, kind: metric)
     both = [
         {"step": 5 * n, "metrics": {"wer": number, "reward": reward}}
         for n, (number, reward) in enumerate(zip(numbers, rewards, strict=True))

@@ -287,7 +287,7 @@ def test_a_failing_metric_keeps_the_steps_and_costs_no_critique(
         calls.append(response)
         return {"x": 1 / (len(calls) - 21)}  # the second evaluation's first response
 
-    monkeypatch.setattr("text2grad.runs.recipe_run.load_metric", lambda path: metric)
+    monkeypatch.setattr("text2grad.runs.recipe_run.load_callable", lambda path, kind: metric)
     with pytest.raises(MetricError, match=r"held-out response 1 of 20: ZeroDivisionError at .*: division by zero"):
         train(place, tmp_path / "run", data={"metric": "m:f", "eval_every": 1})
     assert len(critic.asked) == 20 + 8
@@ -445,7 +445,7 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept_beside_the_last(
     more = {"steps": 5, "save_every": 3, "keep_checkpoints": 1}
 
     def run(name: str, *values: float, resume: bool = False, **settings: Any) -> Path:
-        monkeypatch.setattr("text2grad.runs.recipe_run.load_metric", lambda path: Scripted(*values))
+        monkeypatch.setattr("text2grad.runs.recipe_run.load_callable", lambda path, kind: Scripted(*values))
         return train(place, tmp_path / name, data=data, run={**more, **settings}, resume=resume)
 
     whole = run("whole", *values, keep_best=best)
@@ -471,7 +471,7 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept_beside_the_last(
 def test_a_later_better_evaluation_takes_the_place_of_the_best_checkpoint(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("text2grad.runs.recipe_run.load_metric", lambda path: Scripted(0, 1, 2, 1, 3))
+    monkeypatch.setattr("text2grad.runs.recipe_run.load_callable", lambda path, kind: Scripted(0, 1, 2, 1, 3))
     more = {"steps": 4, "save_every": 3, "keep_checkpoints": 1, "keep_best": "highest"}
     out = train(place, tmp_path / "run", data={"metric": "m:f", "eval_every": 1}, run=more)
     assert kept(out) == [4]  # it is the last one, too, and the older ones are gone

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from text2grad.errors import ConfigError, MetricError
-from text2grad.runs.metric import RESERVED, load_metric, measure
+from text2grad.feedback import load_callable
+from text2grad.runs.metric import RESERVED, measure
 from text2grad.types import Example
 
 EXAMPLES = [Example("a"), Example("b"), Example("c")]
@@ -45,10 +46,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_numbers_of_every_kind_become_floats(module: Path) -> None:
-    found = measure(load_metric("metric_of_a_user:lengths"), EXAMPLES, RESPONSES)
+    found = measure(load_callable("metric_of_a_user:lengths", "metric"), EXAMPLES, RESPONSES)
     assert found == [{"length": 1.0, "long": 0.0}, {"length": 2.0, "long": 1.0}, {"length": 3.0, "long": 1.0}]
     assert {type(value) for one in found for value in one.values()} == {float}
-    assert measure(load_metric("metric_of_a_user:Named"), EXAMPLES, RESPONSES)[1] == {"prompt": 0.0}
+    assert measure(load_callable("metric_of_a_user:Named", "metric"), EXAMPLES, RESPONSES)[1] == {"prompt": 0.0}
     values: list[Any] = [np.float32(0.5), np.int64(2), torch.tensor(0.25)]
     assert [measure(lambda *_, v=v: {"v": v}, EXAMPLES[:1], [""]) for v in values] == [
         [{"v": 0.5}],
@@ -59,7 +60,7 @@ def test_numbers_of_every_kind_become_floats(module: Path) -> None:
 
 def test_an_error_names_file_line_and_response(module: Path) -> None:
     with pytest.raises(MetricError) as caught:
-        measure(load_metric("metric_of_a_user:fails"), EXAMPLES, RESPONSES, first=10, total=20)
+        measure(load_callable("metric_of_a_user:fails", "metric"), EXAMPLES, RESPONSES, first=10, total=20)
     assert str(caught.value) == (
         "the metric failed on held-out response 12 of 20: ZeroDivisionError at metric_of_a_user.py:10: "
         "division by zero. Mend the metric; a run goes on with --resume"
@@ -107,4 +108,4 @@ def test_a_metric_that_cannot_be_loaded_is_refused() -> None:
         ("math:pi", "metric 'math:pi' is a float, which cannot be called"),
     ):
         with pytest.raises(ConfigError, match=text):
-            load_metric(path)
+            load_callable(path, "metric")

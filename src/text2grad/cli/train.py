@@ -10,8 +10,9 @@ from typing import Any
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
 from text2grad.config import Recipe, best_checkpoint, idle_settings, latest_checkpoint, read_best
 from text2grad.errors import ConfigError
+from text2grad.feedback import load_callable
 from text2grad.progress import CONSOLE, duration, note
-from text2grad.runs import load_metric, lower_is_better
+from text2grad.runs import lower_is_better
 from text2grad.runs.reports import Run, change_table, print_tables, write_page
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
@@ -156,7 +157,7 @@ def best_policy(recipe: Recipe) -> list[tuple[str, str]]:
 def warn_of_loss(recipe: Recipe, evaluations: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
     keep, users = recipe.run.keep_best, recipe.data.metric
-    stated = getattr(load_metric(users), "lower_is_better", None) if users else lower_is_better(metric)
+    stated = getattr(load_callable(users, "metric"), "lower_is_better", None) if users else lower_is_better(metric)
     lower = keep == "lowest" if keep != "none" else stated
     if lower is None:  # nobody knows which way a user's metric should go; a reward should rise
         metric = "reward"

@@ -9,7 +9,7 @@ from .critic_service import CriticServer as CriticServer
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .lesson import give_lesson as give_lesson
 from .lineage import Retraction as Retraction
-from .metric import load_metric as load_metric, lower_is_better as lower_is_better
+from .metric import lower_is_better as lower_is_better
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
 from .raters import check_raters as check_raters

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from text2grad.config import Recipe, RolloutConfig
-from text2grad.feedback import Critic, ask
+from text2grad.feedback import Critic, ask, load_callable
 from text2grad.models import (
     best_device,
     fitting_prompts,
@@ -24,7 +24,7 @@ from text2grad.models import (
 )
 from text2grad.reward_models import LocalRewardModel
 from text2grad.rl import read_turn, rewards_of, turn_of
-from text2grad.runs.metric import load_metric, measure
+from text2grad.runs.metric import measure
 from text2grad.types import Conversation, Critique, Example, Rollout
 
 
@@ -121,6 +121,6 @@ class PolicySampler:
         """
         if not self.recipe.data.metric:
             return {}
-        metric = load_metric(self.recipe.data.metric)
+        metric = load_callable(self.recipe.data.metric, "metric")
         values = measure(metric, [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts])
         return {name: fmean(row[name] for row in values) for name in values[0]}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import SupportsFloat
 
 from text2grad.errors import MetricError
-from text2grad.feedback import described, kept_process, load_callable
+from text2grad.feedback import described, kept_process
 from text2grad.types import Example
 
 Metric = Callable[[Example, str], Mapping[str, float]]
@@ -30,15 +30,6 @@ WAY_OUT = "Mend the metric; a run goes on with --resume"
 def lower_is_better(metric: str) -> bool:
     """Return whether lower is better for a main metric; False for users' metrics and the reward."""
     return metric in LOWER_IS_BETTER
-
-
-def load_metric(path: str) -> Metric:
-    """Return the metric `module:function`.
-
-    Raises:
-        ConfigError: if it cannot be imported or called.
-    """
-    return load_callable(path, "metric")  # type: ignore[no-any-return]
 
 
 def measure(

@@ -14,7 +14,7 @@ from text2grad.progress import note
 from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_recipe, shares_base
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
-from text2grad.runs.metric import Metric, load_metric
+from text2grad.runs.metric import Metric
 from text2grad.runs.prompts import RunExamples, recipe_task, run_examples
 from text2grad.tasks import BuiltIn
 
@@ -100,7 +100,7 @@ def read_inputs(recipe: Recipe, *, resume: bool = False) -> Inputs:
     check_directory(Path(recipe.run.out), resume=resume)
     check_tracker(recipe.run.tracker)
     task = recipe_task(recipe)
-    metric = load_metric(recipe.data.metric) if recipe.data.metric else None
+    metric = load_callable(recipe.data.metric, "metric") if recipe.data.metric else None
     task_critic = task.critic() if task else None
     annotator = load_callable(recipe.refresh.annotator, "critic") if recipe.refresh.annotator else task_critic
     return Inputs(task, metric, task_critic, annotator, run_examples(recipe))
