@@ -26,7 +26,7 @@ from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback import load_callable
 from text2grad.files import read_text
 from text2grad.runs.metric import measure
-from text2grad.runs.prompts import run_examples, task_settings, world_of
+from text2grad.runs.prompts import run_examples, world_of
 from text2grad.tasks import built_in
 
 EVALUATION_ITEMS = 10
@@ -270,7 +270,7 @@ def check_metric(study: Study, recipe: Recipe) -> None:
     """
     if not study.metric:
         return
-    task = built_in(study.task, task_settings(recipe))
+    task = built_in(study.task, world_of(recipe)[0])
     examples = run_examples(recipe).held_out[:1] if recipe.data.train else task.held_out(1, 0)
     references = [example.reference or "" for example in examples]
     names = {name for one in task.measure(examples, references)[1] for name in one}

@@ -25,7 +25,7 @@ from text2grad.feedback import annotate
 from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import Pipeline
-from text2grad.runs.prompts import recipe_task, run_examples, task_settings, world_of
+from text2grad.runs.prompts import recipe_task, run_examples, world_of
 from text2grad.runs.recipe_run import critic_of_run, run_recipe
 from text2grad.tasks import TaskSettings, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
@@ -136,7 +136,7 @@ def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tm
 
 def test_the_recipe_gives_the_task_its_settings() -> None:
     recipe = recipe_of("world.length=8", "world.faults=0.25", "world.truths=false", "rollout.max_new_tokens=180")
-    assert task_settings(recipe) == TaskSettings(8, 0.25, False)
+    assert world_of(recipe)[0] == TaskSettings(8, 0.25, False)
     task = recipe_task(recipe)
     assert task is not None
     assert task.critic() == type(task.critic())(truths=False)

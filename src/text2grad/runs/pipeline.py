@@ -38,7 +38,7 @@ from text2grad.models import (
 from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, CritiqueFormat, GenerativeRewardModel, critique_target
 from text2grad.runs.evaluate_policy import sample_rollouts
-from text2grad.runs.prompts import task_settings, world_of
+from text2grad.runs.prompts import world_of
 from text2grad.tasks import Task, built_in, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
@@ -121,7 +121,7 @@ class Pipeline:
     @property
     def task(self) -> Task:
         """The task, on its training split."""
-        return procedural_task(str(self.recipe.data.task), "train", task_settings(self.recipe))
+        return procedural_task(str(self.recipe.data.task), "train", world_of(self.recipe)[0])
 
     @property
     def context(self) -> int:

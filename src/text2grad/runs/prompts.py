@@ -30,11 +30,6 @@ def world_of(recipe: Recipe) -> tuple[TaskSettings, int]:
     return (TaskSettings(), 0) if world is None else world.of(recipe)
 
 
-def task_settings(recipe: Recipe) -> TaskSettings:
-    """Return the settings of a recipe's built-in task."""
-    return world_of(recipe)[0]
-
-
 def recipe_task(recipe: Recipe) -> BuiltIn | None:
     """Return the built-in task that [data] names, or None.
 
@@ -44,7 +39,7 @@ def recipe_task(recipe: Recipe) -> BuiltIn | None:
     """
     if not recipe.data.task:
         return None
-    task = built_in(recipe.data.task, task_settings(recipe))
+    task = built_in(recipe.data.task, world_of(recipe)[0])
     if recipe.data.train and not task.reads_files:
         raise ConfigError("data.task and data.train are both set; choose one source of prompts")
     return task

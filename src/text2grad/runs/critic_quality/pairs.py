@@ -19,7 +19,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
 from text2grad.files import claim
 from text2grad.reward_models import critique_target
-from text2grad.runs.prompts import task_settings
+from text2grad.runs.prompts import world_of
 from text2grad.types import Critique
 
 
@@ -102,7 +102,7 @@ def identity_of(critic: Any, name: str, recipe: Recipe) -> dict[str, Any]:
         path = path if path.is_dir() else Path(inspect.getfile(critic if inspect.isfunction(critic) else type(critic)))
     return {
         "critic": name,
-        "truths": task_settings(recipe).truths,
+        "truths": world_of(recipe)[0].truths,
         "match": recipe.critic.match,
         "format": asdict(form) if form else None,
         "files": digest_of(path) if path.exists() else "",
