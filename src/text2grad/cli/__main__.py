@@ -103,12 +103,6 @@ def _add_group(commands: Any, name: str, about: str, modules: Iterable[Any]) -> 
         module.add_parser(below)
 
 
-def _parse(argv: Sequence[str], more: Iterable[Any], prog: str) -> argparse.Namespace:
-    """Return the arguments; --quiet and --verbose may stand anywhere."""
-    loudness = [word for word in argv if word in VERBOSITY]
-    return parser(more, prog=prog).parse_args([*loudness, *(word for word in argv if word not in VERBOSITY)])
-
-
 def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: str = "text2grad") -> int:
     """Run a command and return its exit code; the arguments beside `argv` are those of `parser`.
 
@@ -117,7 +111,8 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
     """
     open_streams()
     argv = sys.argv[1:] if argv is None else argv
-    args = _parse(argv, more, prog)
+    loudness = [word for word in argv if word in VERBOSITY]  # may stand anywhere
+    args = parser(more, prog=prog).parse_args([*loudness, *(word for word in argv if word not in VERBOSITY)])
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
