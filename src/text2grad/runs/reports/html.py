@@ -142,13 +142,9 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
                 said += f"<details><summary>thought</summary>{part}</details>" if number == 1 and start < end else part
             done += len(text)
         names = _escaped(signs(" · ".join(filter(None, (f"turn {place}", turn["role"], turn.get("name"))))))
-        html += f'<div class="{kind}"><p class="where as-is">{names}</p>{said}{_calls_html(turn)}</div>'
+        calls = "".join(f"<code>{_escaped(signs(call_text(call)))}</code>" for call in turn.get("tool_calls", ()))
+        html += f'<div class="{kind}"><p class="where as-is">{names}</p>{said}{calls}</div>'
     return html
-
-
-def _calls_html(turn: Record) -> str:
-    """Return the calls of a turn as code."""
-    return "".join(f"<code>{_escaped(signs(call_text(call)))}</code>" for call in turn.get("tool_calls", ()))
 
 
 def call_text(call: Record) -> str:
