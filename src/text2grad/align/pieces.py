@@ -13,6 +13,10 @@ from text2grad.errors import AlignmentError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ANCHOR = "a"  # a letter that is decoded beside tokens
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + k): byte for k, byte in enumerate(_OTHERS)}
+"""Letter of GPT-2's alphabet → its byte."""
 
 
 Piece = bytes | None
@@ -107,16 +111,6 @@ def added_tokens(tokenizer: Any) -> dict[int, Any]:
     """Return the added tokens by id; none where a tokenizer does not tell them (mistral-common)."""
     added = getattr(tokenizer, "added_tokens_decoder", None)
     return added if isinstance(added, dict) else {}
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the byte of each letter of GPT-2's alphabet."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = sorted(set(range(256)) - set(printable))
-    return {chr(byte): byte for byte in printable} | {chr(256 + k): byte for k, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()
 
 
 def spelling(tokenizer: Any, i: int) -> str | None:
