@@ -264,7 +264,7 @@ def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
         rater = request.query_params.get("rater") or session.rater
         form = request.path_params["form"]
         if form == "annotations.jsonl":
-            data, kind = json_lines(session.annotations(rater)), "application/jsonl"
+            data, kind = json_lines(session.marks.annotations(rater)), "application/jsonl"
         elif form == "marks.html":
             data, kind = page_of_marks(session, rater).encode(), "text/html"
         elif form == "response.html":

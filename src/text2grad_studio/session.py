@@ -273,10 +273,6 @@ class Session:
         raters = self.marks.raters()
         return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
 
-    def annotations(self, rater: str) -> list[dict[str, Any]]:
-        """Return the lines of a rater's marks, as `MarkStore.annotations`."""
-        return self.marks.annotations(rater)
-
     def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return marked responses of one turn with their token ids, for a lesson.
 

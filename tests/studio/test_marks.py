@@ -91,7 +91,8 @@ def test_exported_marks_say_who_made_them_and_how_long_it_took(tmp_path: Path, m
         monkeypatch.setattr("text2grad_studio.marks.time.time_ns", lambda second=second: second * 10**9)
         made.marks.append("ann", "0" * 12, events)
     # nothing tells when the first response was opened; the second took 20 s from the act before, and 5 s more
-    assert [(line["rater"], line["seconds"]) for line in made.annotations("ann")] == [("ann", None), ("ann", 25.0)]
+    lines = made.marks.annotations("ann")
+    assert [(line["rater"], line["seconds"]) for line in lines] == [("ann", None), ("ann", 25.0)]
 
 
 def test_a_line_that_a_crash_cut_off_costs_itself_only(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tm
     whole = file.read_text()
     file.write_text('{"op": "open"}\n' + "".join(whole.splitlines(keepends=True)[1:]))
     taken: list[Callable[[], Any]] = [
-        lambda: made.annotations("ann"),
+        lambda: made.marks.annotations("ann"),
         lambda: page_of_marks(made, "ann"),
         lambda: made.corrections("ann", None),
     ]
@@ -277,9 +278,9 @@ def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tm
     assert made.agreement() == {"pairs": []}
     file.write_text(whole.splitlines(keepends=True)[1])
     with pytest.raises(DataError, match=f'no line in .* has "op": "open" and "item": "{ITEM}"'):
-        made.annotations("ann")
+        made.marks.annotations("ann")
     file.write_text(whole)
-    assert len(made.annotations("ann")) == 2
+    assert len(made.marks.annotations("ann")) == 2
 
 
 def test_a_line_that_an_editor_makes_longer_in_its_place_is_read_anew(tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_a_conversation_is_exported_and_not_taught(tmp_path: Path) -> None:
         made.corrections("ann", None)
     made.marks.append("ann", made.marks.new_tab(), [OPEN, span("d", 3, 7)])
     assert [taught["item"] for taught in made.corrections("ann", None)] == [ITEM]
-    assert len(made.annotations("ann")) == 2
+    assert len(made.marks.annotations("ann")) == 2
 
 
 def test_a_rater_takes_marks_back_and_an_old_copy_brings_none_again(tmp_path: Path) -> None:
