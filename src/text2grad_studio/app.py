@@ -173,7 +173,8 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
     """Return the routes that save, and that ask the critic; marks of a page of another store are refused."""
 
     def save(given: Any) -> Any:
-        _check_store(given.get("store", store), store)
+        if given.get("store", store) != store:  # another server may have served the page on the same port
+            raise ForbiddenError("this page is of another --out: open the address that `text2grad studio` printed")
         events = given.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise DataError(f"events is a list of operations, each an object; got {shown(events)}")
@@ -245,16 +246,6 @@ def _version(session: Session, value: Any, name: str) -> int:
     if number:
         session.versions.version(number)  # raises an error if the version does not exist
     return number
-
-
-def _check_store(given: Any, store: str) -> None:
-    """Check that a page belongs to the directory of this server: another may have served it on the same port.
-
-    Raises:
-        ForbiddenError: if it does not.
-    """
-    if given != store:
-        raise ForbiddenError("this page is of another --out: open the address that `text2grad studio` printed")
 
 
 def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
