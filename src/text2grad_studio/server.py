@@ -88,7 +88,7 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
         sources: the first run with a recipe gives the settings, and its last checkpoint the policy.
         model: another policy.
     """
-    runs = [source for source in sources if source.is_run and (source.path / "run.json").exists()]
+    runs = [source for source in sources if source.kind == "run" and (source.path / "run.json").exists()]
     sampling: dict[str, Any] = dict(DEFAULT_SAMPLING)
     path, of_run = model, None
     for run in runs[:1]:
@@ -115,7 +115,7 @@ def critics_of(sources: Sequence[Source], critic: str | None, store: Path) -> di
     """
     if critic:
         return {number: {"critic": critic} for number in range(max(1, len(sources)))}
-    own = [n for n, source in enumerate(sources) if source.is_run and (source.path / "run.json").exists()]
+    own = [n for n, source in enumerate(sources) if source.kind == "run" and (source.path / "run.json").exists()]
     return {n: {"run": str(sources[n].path), "store": str(store)} for n in own}
 
 

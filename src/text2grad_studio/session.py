@@ -87,7 +87,6 @@ class Session:
         runs = [
             {
                 "name": index.source.name,
-                "is_run": index.source.is_run,
                 "kind": index.source.kind,
                 "path": str(index.source.path),
                 **index.state(),

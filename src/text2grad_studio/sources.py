@@ -44,11 +44,6 @@ class Source(NamedTuple):
     converted: Path
     tokenizer: str = ""
 
-    @property
-    def is_run(self) -> bool:
-        """True for the directory of a run of this project."""
-        return self.kind == "run"
-
     def files(self) -> list[Path]:
         """Return the files of records that exist now, in order."""
         if self.kind == "file":

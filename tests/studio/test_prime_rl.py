@@ -132,7 +132,7 @@ def test_a_run_is_read_and_followed_and_repeated_steps_replace_the_old(here: Non
     write_step(run, 10, 1, [export(10, 1, 0, [("Say where.", False), (" It is wet.", True)])])
     under_way = write_step(run, 11, 0, [export(11, 0, 0, parts)], stable=False)
     [source] = open_sources([run], tmp_path / "store")
-    assert (source.name, source.kind, source.is_run) == ("run", "prime-rl", False)
+    assert (source.name, source.kind) == ("run", "prime-rl")
     index = RunIndex(source, tmp_path / "index.sqlite")
     assert index.update()
     rows = index.rows(index.find(Filter(order="oldest")).page())
