@@ -133,7 +133,8 @@ def response_of(export: Mapping[str, Any], tokenizer: Any) -> dict[str, Any] | N
         "offsets": token_offsets(tokenizer, ids[first:end]),
     }
     for name, values in columns.items():
-        numbers = [_number(values[n]) if mask[n] else None for n in range(first, end)]
+        known = [values[n] if mask[n] else None for n in range(first, end)]
+        numbers = [None if value is None else round(float(value), 5) for value in known]
         if any(number is not None for number in numbers):
             record[name] = numbers
     if rewards:  # the same number on each token
@@ -141,10 +142,6 @@ def response_of(export: Mapping[str, Any], tokenizer: Any) -> dict[str, Any] | N
     if environment:
         record["environment"] = environment
     return record
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else round(float(value), 5)
 
 
 def _order(file: Path) -> tuple[int, int]:
