@@ -31,7 +31,7 @@ from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
 from text2grad.reward_models.training import HeldOutSet
 from text2grad.runs import refreshed_critic, run_recipe
 from text2grad.types import Critique, Example, Span
-from text2grad_studio.teaching import Correction, MarkedTokens, Taught, settings_from
+from text2grad_studio.teaching import Correction, MarkedTokens, Taught
 
 MOST_EARLIER = 2000  # annotations beside the marks
 MEASURED = 24  # responses whose critiques are decoded to measure agreement
@@ -81,15 +81,6 @@ class Retrained(NamedTuple):
     reward_model: Path
     taught: Taught
     about: dict[str, Any]
-
-
-def retraining_from(given: Any) -> Retraining:
-    """Return the settings that a page asks for; others keep their defaults.
-
-    Raises:
-        ConfigError: if a setting is unknown or no number.
-    """
-    return settings_from(Retraining(), given, name="a retraining")
 
 
 def retrain(

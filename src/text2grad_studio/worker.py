@@ -150,9 +150,11 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
 
     from text2grad.feedback import read_annotations
     from text2grad.files import write_records
-    from text2grad_studio.retraining import forwarded_progress, retrain, retraining_from
+    from text2grad_studio.retraining import Retraining, forwarded_progress, retrain
+    from text2grad_studio.teaching import settings_from
 
-    settings, parent = retraining_from(request["retraining"]), int(request["parent"])
+    settings = settings_from(Retraining(), request["retraining"], name="a retraining")
+    parent = int(request["parent"])
     adapter, versions = _adapter(request, parent), Path(request["versions"])
     versions.mkdir(parents=True, exist_ok=True)
     for left in versions.glob("retraining-*"):  # left by a retraining that was stopped

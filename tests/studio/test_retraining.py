@@ -25,9 +25,8 @@ from text2grad_studio.retraining import (
     _split,
     corrected,
     retrain,
-    retraining_from,
 )
-from text2grad_studio.teaching import Correction
+from text2grad_studio.teaching import Correction, settings_from
 from text2grad_studio.worker import Worker
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
@@ -310,10 +309,11 @@ def test_marks_correct_the_critics_own_critique_and_each_is_quoted() -> None:
 
 
 def test_settings_of_a_retraining_are_checked() -> None:
-    assert retraining_from({"steps": 3, "reward_steps": 5.0}) == Retraining(reward_steps=5, steps=3)
+    settings = settings_from(Retraining(), {"steps": 3, "reward_steps": 5.0}, name="a retraining")
+    assert settings == Retraining(reward_steps=5, steps=3)
     for wrong in ({"steps": 0}, {"reward_steps": 0}, {"share": 0}, {"share": 1.5}, {"speed": 1}, {"steps": "1"}):
         with pytest.raises(ConfigError, match=r"of a retraining|has no setting"):
-            retraining_from(wrong)
+            settings_from(Retraining(), wrong, name="a retraining")
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
