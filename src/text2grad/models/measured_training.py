@@ -86,7 +86,7 @@ def train_measured(make_trainer: Callable[..., Any], settings: FineTuning, evalu
         evaluation: when to measure and save.
 
     Raises:
-        ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
+        ConfigError: if the launcher saves sharded weights.
         TrainingError: if a logged loss is not finite.
         Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
     """
@@ -95,7 +95,7 @@ def train_measured(make_trainer: Callable[..., Any], settings: FineTuning, evalu
         return
     resume_from = str(whole_checkpoint(evaluation.directory, last.step)) if last else None
     journal = _Journal(evaluation, settings.learning_rate, last)
-    arguments = _arguments(settings, evaluation, from_start=last is None)
+    arguments = _arguments(evaluation, from_start=last is None)
     trainer = make_trainer(str(evaluation.directory / "checkpoints"), **arguments)
     _refuse_shards(trainer.accelerator, settings.optimizer, evaluation.section)
     trainer.add_callback(journal)
@@ -164,15 +164,12 @@ def measured_at(directory: Path, step: int) -> dict[str, float]:
     return measured
 
 
-def _arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool) -> dict[str, Any]:
+def _arguments(evaluation: Evaluation, *, from_start: bool) -> dict[str, Any]:
     """Return the arguments of a trainer for logs, measurements and checkpoints.
 
     The order of the rows is random instead of by length: transformers' order by length comes from torch's global
     random state, and a resumed training would not repeat it.
     """
-    from accelerate import PartialState
-
-    check_batch_size(evaluation.section, settings.batch_size, settings.accumulate, PartialState().num_processes)
     measured = evaluation.measure is not None
     return {
         "train_sampling_strategy": "random",
