@@ -8,36 +8,14 @@ Processor seconds count, not those of the clock, since other work may share the 
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
-from typing import Any
 
 from evidence.lessons.faults import FAULTS
+from evidence.lessons.measuring import later, measured, write
 from text2grad.config import load_recipe
-from text2grad.costs import peak_memory
-from text2grad.files import to_json
 from text2grad.runs import give_lesson
-from text2grad.tasks import LESSON_RECIPE, Lesson, ready_lesson
-from text2grad.types import Example
-
-SHOWN = 12  # answers before and after, by number
-
-
-def faults(name: str, answers: list[dict[str, str]]) -> list[bool]:
-    """Return whether each answer has the fault of a lesson."""
-    known = {example.prompt_text: example for example in ready_lesson(name).questions("held_out")}
-    return [FAULTS[name](known[answer["prompt"]], answer["response"]) for answer in answers]
-
-
-def later(lesson: Lesson, skip: int) -> Lesson:
-    """Return a lesson without its first held-out questions."""
-
-    class Later(Lesson):
-        def questions(self, split: Any) -> list[Example]:
-            return super().questions(split)[skip if split == "held_out" else 0 :]
-
-    return Later(lesson.comment, lesson.topics, lesson.marks)
+from text2grad.tasks import LESSON_RECIPE, ready_lesson
 
 
 def main() -> None:
@@ -54,23 +32,9 @@ def main() -> None:
     started = time.process_time()
     settings = [f'model.path="{args.model}"', f'run.out="{args.out}"', *args.overrides]
     lesson = later(ready_lesson(args.name), args.skip)
-    figures: dict[str, Any] = give_lesson(load_recipe(LESSON_RECIPE, settings), lesson, mode=args.mode)
-    written = json.loads((args.out / "lesson.json").read_bytes())
-    for side in ("before", "after"):
-        faulty = faults(args.name, written[side])
-        figures[f"fault_{side}"] = sum(faulty) / len(faulty)
-    figures |= {
-        "lesson": args.name,
-        "skipped": args.skip,
-        "settings": args.overrides,
-        "processor_s": round(time.process_time() - started, 1),
-    }
-    figures |= {"peak_gb": round(peak_memory() / 2**30, 2)}
-    pairs = zip(written["before"], written["after"], strict=True)
-    figures["answers"] = [{**old, "after": new["response"]} for old, new in pairs][:SHOWN]
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_bytes(to_json(figures) + b"\n")
-    print(json.dumps({key: value for key, value in figures.items() if key != "answers"}, indent=1))
+    figures = give_lesson(load_recipe(LESSON_RECIPE, settings), lesson, mode=args.mode)
+    figures |= {"skipped": args.skip, "settings": args.overrides}
+    print(write(args.json, figures | measured(args.name, args.out, started=started)))
 
 
 if __name__ == "__main__":
