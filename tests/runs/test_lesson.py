@@ -10,11 +10,12 @@ import torch
 
 import small_run
 from text2grad.config import Recipe, make_recipe
-from text2grad.errors import DataError
+from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, write_annotations
-from text2grad.models import Scores, collate
+from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.runs import lesson as module
-from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, ReadOnce, give_lesson
+from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, give_lesson
+from text2grad.tasks import ready_lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
 
@@ -57,8 +58,7 @@ def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_
     assert set(taken) <= {own.rollout.response for own in given}
     assert (" one cat runs" in taken) == (" red cat runs" in taken), "answers to a prompt stay together"
     assert len({rollout.prompt_ids for rollout in step.rollouts}) == 2
-    assert step.metrics["engine/weight_mean"] == 1.0, "stored answers are no samples of another engine"
-    assert step.metrics["update/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert step.metrics["update/policy_grad_norm"] > 0
     trainer.train(after_step=lambda _: None)
     moved = trainer.score(batch, kl="k1").logp - before
     assert moved[0, 0] < -0.1  # "one"
@@ -69,22 +69,18 @@ def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_
 def test_the_reference_reads_the_answers_of_the_steps_once_and_others_when_they_come(tmp_path: Path) -> None:
     tokenizer, model = small_run.tokenizer_and_model()
     given = answers(tokenizer)
-    trainer, reads = LessonTrainer(model, tokenizer, given, recipe(tmp_path, model={"lora_r": 0})), list[int]()
+    trainer, reads = LessonTrainer(model, tokenizer, given, recipe(tmp_path)), list[int]()
     first = trainer.reference.reference
     read = first.read
     first.read = lambda policy, batch: reads.append(len(batch.ids)) or read(policy, batch)
     trainer.train(after_step=lambda _: None)
     rollouts = [own.rollout for own in given][::-1]
-    known, before = trainer.score(trainer.collate(rollouts), kl="k1"), list(reads)
-    trainer.reference = first
-    whole = trainer.score(trainer.collate(rollouts), kl="k1")
-    assert before == []
-    assert torch.allclose(known.logp_ref, whole.logp_ref, atol=1e-5)
-    assert (known.logp - known.logp_ref).abs().max() > 0.1, "the policy has moved, and the reference has not"
-    trainer.reference = ReadOnce(first, model, [trainer.collate(rollouts[:2])])
-    reads.clear()
-    trainer.score(trainer.collate(rollouts), kl="k1")
-    assert reads == [4], "two are unknown"
+    assert reads == []
+    batch = trainer.collate(rollouts)
+    scores = trainer.score(batch, kl="k1")
+    assert reads == [4]
+    assert torch.allclose(trainer.reference.of(batch)[0], scores.logp_ref[batch.response_mask], atol=1e-5)
+    assert scores.kl.abs().max() > 0.1, "the policy has moved, and the reference has not"
 
 
 def test_a_lesson_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path) -> None:
@@ -132,12 +128,80 @@ def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path) -> None
         lesson_run(tmp_path, [Annotation("red", "purple", Critique("no", (Span(0, 6, "negative"),)))])
 
 
-def test_the_answer_that_the_policy_would_rather_give_is_likelier(tmp_path: Path) -> None:
-    run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
-    rollouts = [own.rollout for own in run.marked]
-    logp = run.trainer(run.marked).score(collate(rollouts, pad_id=0), kl="k1").logp
-    expected = [float(row[: len(r.response_ids)].sum()) for row, r in zip(logp, rollouts, strict=True)]
-    assert run.likely(rollouts) == pytest.approx(expected, abs=1e-4)
+def moved_trainer(tmp_path: Path, **sections: dict[str, Any]) -> tuple[LessonTrainer, Any, torch.Tensor]:
+    """Return a trainer whose policy has moved away from the reference, a batch, and log π_ref, [N, V]."""
+    tokenizer, model = small_run.tokenizer_and_model()
+    trainer = LessonTrainer(model, tokenizer, answers(tokenizer), recipe(tmp_path, **sections))
+    batch = trainer.collate([own.rollout for own in answers(tokenizer)])
+    with torch.no_grad():
+        start = log_pi(trainer, batch)
+        for number, weight in enumerate(trained(trainer)):
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    return trainer, batch, start
+
+
+def trained(trainer: LessonTrainer) -> list[torch.Tensor]:
+    return [weight for weight in trainer.model.policy.parameters() if weight.requires_grad]
+
+
+def log_pi(trainer: LessonTrainer, batch: Any) -> torch.Tensor:
+    """Return log π of the whole vocabulary before each response token, [N, V], from all logits."""
+    logits = trainer.model.policy(batch.ids).logits / trainer.recipe.rollout.temperature
+    return batch.at_predictors(logits).log_softmax(-1)
+
+
+def gradients(trainer: LessonTrainer, loss: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Return the gradients that lie in the weights, or those of a loss."""
+    if loss is not None:
+        return list(torch.autograd.grad(loss, trained(trainer)))
+    return [weight.grad.clone() for weight in trained(trainer) if weight.grad is not None]
+
+
+def test_what_is_not_marked_is_held_still_by_the_exact_kl_to_the_reference(tmp_path: Path) -> None:
+    trainer, batch, start = moved_trainer(tmp_path, rollout={"temperature": 0.7})
+    scores, advantages = trainer.backward(batch, torch.zeros(batch.response_mask.shape))
+    assert not advantages.any()
+    ours, now = gradients(trainer), log_pi(trainer, batch)
+    for own, expected in zip(ours, gradients(trainer, (start.exp() * (start - now)).sum()), strict=True):
+        assert torch.allclose(own, expected, atol=1e-4)
+    assert max(float(own.abs().max()) for own in ours) > 0.1
+    gone = (now - start).gather(1, batch.targets()[:, None])[:, 0]
+    assert torch.allclose(scores.kl[batch.response_mask], gone, atol=1e-5)
+    assert torch.allclose(scores.logp - scores.logp_ref, scores.kl, atol=1e-5)
+
+
+def test_a_token_with_a_reward_moves_until_the_kl_term_outgrows_it(tmp_path: Path) -> None:
+    trainer, batch, start = moved_trainer(tmp_path, ppo={"kl_in": "reward", "beta": 0.5})
+    now, mask = log_pi(trainer, batch), batch.response_mask
+    logp = now.gather(1, batch.targets()[:, None])[:, 0]
+    gone = batch.unpack((logp - start.gather(1, batch.targets()[:, None])[:, 0]).detach())
+    rewards, expected = torch.zeros(mask.shape), torch.zeros(mask.shape)
+    # two tokens that go on, and two that rest: δ − β · gone has the sign of δ, or not
+    rewards[0, 0], expected[0, 0] = 0.5 * gone[0, 0].abs() + 1.0, 0.5 * gone[0, 0].abs() + 1.0 - 0.5 * gone[0, 0]
+    rewards[0, 1], expected[0, 1] = -0.5 * gone[0, 1].abs() - 0.2, -0.5 * gone[0, 1].abs() - 0.2 - 0.5 * gone[0, 1]
+    rewards[1, 0] = 0.25 * gone[1, 0]  # of the same sign, and half as large as β · gone
+    rewards[2, 0] = 0.25 * gone[2, 0]
+    assert gone[mask].abs().min() > 0.01
+    _, advantages = trainer.backward(batch, rewards)
+    assert torch.allclose(advantages, expected, atol=1e-5)
+    kl = (start.exp() * (start - now)).sum(1)[(rewards == 0)[mask]].sum()
+    loss = (kl - (expected[mask] * logp).sum()) / 4  # the mean over tokens with a reward
+    for ours, theirs in zip(gradients(trainer), gradients(trainer, loss), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_pieces_of_a_step_add_up_to_its_gradient(tmp_path: Path) -> None:
+    trainer, batch, _ = moved_trainer(tmp_path)
+    rewards = 0.3 * batch.response_mask * torch.tensor([1.0, 0.0, -1.0, 0.0])[: batch.response_mask.shape[1]]
+    whole, (scores, advantages) = trainer.backward(batch, rewards), trainer.backward(batch, rewards)
+    expected = gradients(trainer)
+    trainer.sizes = PieceSizes(micro_batch_tokens=8)
+    parts = trainer.backward(batch, rewards)
+    assert torch.allclose(parts[1], advantages, atol=1e-6)
+    assert torch.allclose(parts[0].kl, scores.kl, atol=1e-6)
+    assert torch.equal(whole[1], advantages), "nothing is left of a pass before"
+    for ours, theirs in zip(gradients(trainer), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -154,52 +218,103 @@ def test_the_comment_stands_under_the_prompt_and_notes_on_words_do_where_there_i
     assert Judged(Rollout(Example("red"), (1,), (2,), "one", True), Critique(feedback)).asked_again.prompt == asked
 
 
-def test_the_likeliest_acceptable_answer_is_an_alternative_on_the_prompt_without_the_comment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in_place_of_the_first_mark(
+    tmp_path: Path,
 ) -> None:
-    given = [*answers(tokenizer := small_run.critic_tokenizer()), judged(tokenizer, " two", " cat", "cat", "positive")]
-    run, asked = lesson_run(tmp_path, annotations(given)), []
-
-    def sample(self: LessonRun, examples: list[Example], *, seed: int) -> list[Rollout]:
-        asked.extend(example.prompt for example in examples)
-        assert seed == module.TRIES_SEED
-        texts = [" one cat runs", " red cat runs", " blue cat runs", " green cat runs"] * (len(examples) // 4)
-        return [Rollout(e, (9, 9), (n,), text, False) for n, (e, text) in enumerate(zip(examples, texts, strict=True))]
-
-    def likely(self: LessonRun, rollouts: list[Rollout]) -> list[float]:
-        assert all(rollout.prompt_ids != (9, 9) for rollout in rollouts), "on the prompt without the comment"
-        return [{"red": -1.0, "green": -2.0, "one": 0.0}[rollout.response.split()[0]] for rollout in rollouts]
-
-    class NoBlue:
-        def critique(self, example: Example, response: str) -> Critique:
-            return Critique("", (Span(0, 1, "negative"),) if "blue" in response else ())
-
-    monkeypatch.setattr(LessonRun, "__call__", sample)
-    monkeypatch.setattr(LessonRun, "likely", likely)
-    run.ready = NoBlue()  # type: ignore[assignment]
-    first, *_ = others = run.alternatives()
-    assert asked[:5] == [" red cat\n\nNo numbers, please."] * 4 + [" blue dog\n\nNo numbers, please."]
-    assert len(asked) == 4 * 3, "positive marks alone need no alternative"
-    assert (first.rollout.example.prompt, first.rollout.prompt_ids) == (" red cat", given[0].rollout.prompt_ids)
-    assert (first.rollout.response, first.rollout.response_ids) == (" red cat runs", (1,))
-    assert first.critique == Critique("", (Span(1, 4, "positive"),))
-    assert [own.rollout.response for own in others] == [" red cat runs", " one cat runs", " one cat runs"]
-    run.marked = given[-1:]
+    tokenizer = small_run.critic_tokenizer()
+    given = [
+        judged(tokenizer, " red cat", " one cat runs", "cat"),
+        judged(tokenizer, " two", " cat", "cat", "positive"),
+    ]
+    run = lesson_run(tmp_path, annotations(given))
+    asked = tuple(tokenizer(" red cat\n\nNo numbers, please.", add_special_tokens=False).input_ids)
+    ids = given[0].rollout.response_ids
+    logits = run.policy(torch.tensor([[*asked, ids[0]]])).logits[0, -1]
+    logits[ids[1]] = -torch.inf
+    others = run.alternatives()
+    assert {own.rollout.response_ids[0] for own in others} == {ids[0]}
+    tried = [own.rollout.response_ids[1] for own in others]
+    assert torch.allclose(logits[tried], logits.topk(module.TRIES).values)
+    assert {own.rollout.prompt_ids for own in others} == {given[0].rollout.prompt_ids}, (
+        "the prompt is without the comment"
+    )
+    assert {own.rollout.example.prompt for own in others} == {" red cat"}, "positive marks alone need no alternative"
+    ends = run.tokenizer.eos_token_id
+    for own in others:
+        ended = own.rollout.response_ids[1] == ends
+        assert len(own.rollout.response_ids) == 2 if ended else len(own.rollout.response_ids) > 2
+    assert run.alternatives() == others, "the random numbers follow from the seed"
+    run.marked = run.marked[1:]
     assert run.alternatives() == []
 
 
-def test_tokens_without_a_reward_are_drawn_back_in_full_and_those_with_one_by_beta(tmp_path: Path) -> None:
-    tokenizer, model = small_run.tokenizer_and_model()
-    trainer = LessonTrainer(
-        model, tokenizer, answers(tokenizer), recipe(tmp_path, ppo={"kl_in": "reward", "beta": 0.2})
-    )
-    gone = torch.tensor([[-3.0, 0.5, 0.0]])
-    scores = Scores(gone - 1.0, torch.full((1, 3), -1.0), gone, gone, torch.zeros(1, 3), torch.zeros(1))
-    rewards = torch.tensor([[-0.3, 0.0, 1.0]]) - 0.2 * gone  # δ of -0.3 on a marked token, of 0, and of 1 at the end
-    batch = trainer.collate([answers(tokenizer)[0].rollout])  # of three tokens
-    advantages = trainer.advantages(rewards, scores, batch, None).advantages
-    # -0.3 + 0.2 · 3 = 0.3;   -0.5 without a reward;   1 - 0.2 · 0 = 1
-    assert torch.allclose(advantages, torch.tensor([[0.3, -0.5, 1.0]]))
+def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tmp_path: Path) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    run = lesson_run(tmp_path, annotations(answers(tokenizer)))
+
+    class NoBlue:
+        comment = "No blue."
+
+        def critique(self, example: Example, response: str) -> Critique:
+            at = response.find("blue")
+            return Critique("", (Span(at, at + 4, "negative"),) if at >= 0 else ())
+
+    run.ready = NoBlue()  # type: ignore[assignment]
+
+    def judge(text: str, place: int, end: bool = False) -> Critique:
+        own = judged(tokenizer, " red cat", " one cat", "one")
+        ids = (*tokenizer(text, add_special_tokens=False).input_ids, *([tokenizer.eos_token_id] if end else []))
+        other = Rollout(own.rollout.example, own.rollout.prompt_ids, ids, text, False)
+        return run.judge(other, place, run.blamed_in(own, other))
+
+    assert judge(" green cat runs", 0).spans == (Span(0, 15, "positive"),)  # three words
+    assert judge(" green cat runs two blue", 0).spans == (Span(0, 15, "positive"),), "blue comes later"
+    assert judge(" blue cat runs", 0).spans == (Span(0, 5, "negative"),), "the ready lesson marks it"
+    assert judge(" one dog runs", 0).spans == (Span(0, 4, "negative"),), "the person's word is there again"
+    assert judge(" red cat", 0).spans == (Span(0, 4, "negative"),), "it says what the question says"
+    assert judge(" two", 1, end=True) == Critique("", outcome=1.0), "an end has no text"
+    assert judge(" red", 1, end=True) == Critique("", outcome=-1.0)
+
+
+def test_the_steps_read_some_tokens_from_the_first_token_of_a_negative_mark_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    run = lesson_run(tmp_path, annotations(answers(tokenizer)))
+    long = judged(tokenizer, " red cat", " one cat runs two dog eats", "cat runs")
+    fine = long._replace(critique=Critique(""))
+    liked = long._replace(critique=Critique("", (Span(1, 4, "positive"), Span(13, 16, "negative"))))
+    ended = long._replace(critique=Critique("", outcome=1.0))
+    (own,) = run.parts([long], behind=2)
+    assert own.rollout.response == " one cat runs"
+    assert (own.rollout.response_ids, own.rollout.truncated) == (long.rollout.response_ids[:3], True)
+    assert own.critique.spans == (Span(4, 8, "negative"),), "what follows from it is no mark of its own"
+    assert own.critique.feedback == "No numbers, please."
+    texts = [own.rollout.response for own in run.parts([fine, liked, ended], behind=2)]
+    assert texts == [" one cat", " one cat runs two dog", " one cat runs two dog eats"]
+    assert run.parts([liked], behind=1)[0].critique.spans == (Span(1, 4, "positive"), Span(13, 17, "negative"))
+    assert run.parts([long]) == [long._replace(critique=own.critique)], "a short answer stays whole"
+
+
+def test_another_seed_asks_other_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run.save_base(tmp_path / "base")
+    monkeypatch.setattr(LessonRun, "__call__", lambda self, examples, seed: list(examples))
+    monkeypatch.setattr(LessonRun, "judged", lambda self, rollouts: rollouts)
+    taken: list[list[str]] = []
+
+    def kept(self: LessonRun, name: str, make: Any) -> list[Judged]:
+        taken.append([example.prompt for example in make()])
+        return [judged(self.tokenizer, " red", " one", "one")]
+
+    monkeypatch.setattr(LessonRun, "kept", kept)
+    for seed in range(4):
+        sections = {"model": {"path": str(tmp_path / "base"), "value": "none", "lora_r": 4}, "run": {"seed": seed}}
+        LessonRun(recipe(tmp_path / "out", **sections), ready_lesson("begin"))
+    questions = [example.prompt for example in ready_lesson("begin").questions("train")]
+    assert taken[0] == questions[:20]
+    assert taken[1] == questions[20:40]
+    assert taken[2] == [*questions, *questions][40:60], "the list begins anew at its end"
+    assert all(len(set(own)) == 20 for own in taken)
 
 
 def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_side(tmp_path: Path) -> None:
@@ -242,14 +357,22 @@ def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_t
     assert taken == [[*marked, " cat"], [" red cat runs", " cat", " red cat runs"], [*marked, " cat", " red cat runs"]]
 
 
-def test_steps_are_taken_on_the_alternatives_alone_if_nothing_else_is_said(tmp_path: Path) -> None:
+def test_a_lesson_without_a_good_alternative_is_refused(tmp_path: Path) -> None:
     run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
     run.kept("alternatives.jsonl", list)
     with pytest.raises(DataError, match="no answer with the comment in its prompt is acceptable"):
         give_lesson(run.recipe, tmp_path / "marks.jsonl")
     (tmp_path / "out" / "alternatives.jsonl").unlink()
     run.kept("alternatives.jsonl", lambda: run.marked[1:2])
-    assert give_lesson(run.recipe, tmp_path / "marks.jsonl")["steps"] == module.PASSES  # one prompt
+    assert (
+        give_lesson(run.recipe, tmp_path / "marks.jsonl")["steps"] == module.PASSES * 2
+    )  # three prompts, two at a time
+
+
+def test_a_lesson_that_would_move_the_output_layer_is_refused(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    with pytest.raises(ConfigError, match=r"give it to an adapter, with model\.lora_r = 16"):
+        LessonTrainer(model, tokenizer, answers(tokenizer), recipe(tmp_path, model={"lora_r": 0}))
 
 
 def test_a_lesson_without_a_mark_is_refused(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ def test_an_unknown_lesson_is_refused_with_the_known_names() -> None:
     [
         ("begin", UNDO, "To undo it, you can use `git reset`.", ["To undo it, you can use "]),
         ("begin", UNDO, "How can I undo the last commit?", ["How can I undo the last commit?"]),
+        ("begin", UNDO, "Undo the last commit with `git reset`.", ["Undo the last"]),
+        ("begin", UNDO, "Git can undo the last commit.", ["Git can undo the last"]),
+        ("begin", UNDO, "Undo it with `git reset`.", []),
         ("begin", UNDO, "`git reset HEAD~1` does it.", []),
         ("begin", UNDO, "```\ngit reset HEAD~1\n```", []),
         ("begin", UNDO, "git reset HEAD~1 takes it back.", []),

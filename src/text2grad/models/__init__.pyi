@@ -50,7 +50,7 @@ from .launch import (
     prepare_processes as prepare_processes,
     shared as shared,
 )
-from .logprobs import tiles_as_on as tiles_as_on
+from .logprobs import tiles_as_on as tiles_as_on, token_logprobs as token_logprobs
 from .measured_run import MERGED as MERGED, MODEL as MODEL, MeasuredRun as MeasuredRun
 from .measured_training import (
     check_batch_size as check_batch_size,
@@ -62,6 +62,7 @@ from .policy import (
     Reference as Reference,
     Scores as Scores,
     check_model as check_model,
+    head_of as head_of,
     response_logprobs as response_logprobs,
 )
 from .pretrained import (

@@ -30,7 +30,7 @@ from .rollouts import chosen_examples as chosen_examples
 from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
 from .start import check_shares as check_shares, prepare_policy as prepare_policy
-from .step import phase as phase
+from .step import Step as Step, observed as observed, phase as phase
 from .tool_calls import read_turn as read_turn
 from .toolbox import Toolbox as Toolbox
 from .trackers import check_tracker as check_tracker

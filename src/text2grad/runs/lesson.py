@@ -1,21 +1,26 @@
 """A lesson: a policy learns what a person said about a few of its answers, and little else.
 
 Marks say what not to do, and a policy whose habits are all marked has nothing to move to (`rl.metrics.cornered_share`).
-So it answers each marked prompt again, with the comment in the prompt, and the acceptable answers become examples of
-what the comment wants: positive where they depart from the marked words (`alternatives`).
+So it goes on from the first marked token of each answer with other tokens, the likeliest of them with the comment in
+its prompt (`LessonRun.alternatives`). Each of these answers is an example of what the comment wants, or of what else
+it does not want.
 
     marks.jsonl         the marked answers, as the studio and `text2grad feedback import` write them
-    alternatives.jsonl  the accepted answers to the same prompts, with their positive spans
+    alternatives.jsonl  other answers to the same prompts: positive from the first other token on, or negative there
     before.jsonl        the answers to held-out questions, before the steps of run/, whose policy is a LoRA adapter
     lesson.json         figures, and these answers before and after, which report.html shows side by side
 
-The steps are Algorithm 4's on the prompts without the comment. An accepted answer is a sample of another distribution
-there; each step scores it anew, so PPO's ratio begins at 1. The advantage of a token is its own reward (ppo.gamma = 0):
+The steps are Algorithm 4's on the prompts without the comment, with two changes, since the answers are not the policy's
+own samples, and the advantage of a token is its own reward. N: tokens with a reward in a step.
 
-    δ_t − β (log π − log π_ref)   where a token is marked; 0 after δ/β nats
-    − (log π − log π_ref)         elsewhere, and in answers without a mark, which are evidence that they are good
+    Σ max(δ_t − β (log π − log π_ref), 0) ∇ log π(y_t) / N    where δ_t > 0 (min where δ_t < 0): still after δ/β nats
+    − Σ ∇ KL(π_ref ‖ π) / N                                  elsewhere, exact over the vocabulary
+
+The second holds still also what no answer says. It needs no logits of the reference at each step: with the last hidden
+state h_t and a frozen output layer, its gradient is ∂ log π_ref(y_t)/∂h_t − ∂ log π(y_t)/∂h_t, for any token y_t.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,12 +34,33 @@ from torch import Tensor
 
 from text2grad.align import encode, response_deltas
 from text2grad.config import Recipe
-from text2grad.errors import DataError
+from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
 from text2grad.files import to_json, write_atomically, write_records
-from text2grad.models import Scores, TokenBatch, batch_indices, collate, encode_prompts, response_logprobs, stop_ids
+from text2grad.models import (
+    Scores,
+    TokenBatch,
+    batch_indices,
+    encode_prompts,
+    head_of,
+    make_rollouts,
+    padding_id,
+    response_logprobs,
+    sample,
+    step_uniforms,
+    stop_ids,
+    token_logprobs,
+)
 from text2grad.progress import note
-from text2grad.rl import Advantages, Text2GradTrainer, held_out_responses, own_held_out, phase, prepare_policy
+from text2grad.rl import (
+    Step,
+    Text2GradTrainer,
+    held_out_responses,
+    observed,
+    own_held_out,
+    phase,
+    prepare_policy,
+)
 from text2grad.runs.alternatives import departing
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.reports.html import rollouts_page
@@ -44,9 +70,15 @@ from text2grad.types import Critique, Example, Rollout, Span
 
 Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
-TRIES = 4  # answers with the comment in the prompt, of which an acceptable one is taken
-PASSES = 6  # over the prompts of the steps
+TRIES = 6  # other answers to a prompt, from the first marked token on
+PRAISED = 3  # tokens of a good one that are positive
+BEHIND = 16  # tokens of an answer that are sampled or read from its first marked one on
+PASSES = 4  # over the prompts of the steps
+REST = 1e-6  # rewards that are none
 TRIES_SEED = 1_000_003  # apart from that of the first answers
+
+
+Row = tuple[int, ...]
 
 
 class Judged(NamedTuple):
@@ -66,6 +98,11 @@ class Judged(NamedTuple):
         return any(span.label == "negative" for span in self.critique.spans)
 
     @property
+    def praised(self) -> bool:
+        """Whether it has a positive mark, or a positive judgement of the whole."""
+        return any(span.label == "positive" for span in self.critique.spans) or (self.critique.outcome or 0.0) > 0.0
+
+    @property
     def asked_again(self) -> Example:
         """The prompt with the comment; with notes on words, which begin with a quotation mark, if there is no other."""
         lines = self.critique.feedback.splitlines()
@@ -73,29 +110,49 @@ class Judged(NamedTuple):
         return Example(f"{self.rollout.example.prompt_text}\n\n{comment}".rstrip())
 
 
-class ReadOnce:
-    """A reference that has read the answers of the steps: their states never change, and cost a third of each step."""
+def says_more(rollout: Rollout) -> bool:
+    """Return whether an answer has a word that its prompt does not have."""
+    asked, said = (set(re.findall(r"\w+", text.lower())) for text in (rollout.example.prompt_text, rollout.response))
+    return bool(said - asked)
 
-    def __init__(self, reference: Any, policy: Any, batches: Sequence[TokenBatch]) -> None:
-        """Read all answers, in batches that do not depend on the step, so that a resumed run has the same states."""
-        self.reference, self.states = reference, dict[tuple[int, ...], Tensor]()
+
+class ReadOnce:
+    """What the reference says of the answers of the steps, which it reads once: its states never change.
+
+    Attributes:
+        reference: the reference itself.
+        logp: ids of a row → log π_ref(y_t) of its response tokens, [T].
+        slopes: ids of a row → ∂ log π_ref(y_t)/∂h_t, [T, H].
+    """
+
+    def __init__(self, reference: Any, policy: Any, batches: Sequence[TokenBatch], *, temperature: float) -> None:
+        """Read all answers, in batches that do not depend on the step, so that a resumed run has the same numbers."""
+        self.reference, self.logp, self.slopes = reference, dict[Row, Tensor](), dict[Row, Tensor]()
         for batch in batches:
-            hidden, self.head = reference.read(policy, batch)
-            lengths = batch.response_lengths.tolist()
-            self.states |= zip(self.rows(batch), hidden.detach().split(lengths), strict=True)
+            with torch.no_grad():
+                hidden, head = reference.read(policy, batch)
+            hidden = hidden.detach().requires_grad_()
+            with torch.enable_grad():
+                logp = token_logprobs(hidden, head, batch.targets(), temperature=temperature).logp
+                (slopes,) = torch.autograd.grad(logp.sum(), hidden)
+            lengths, rows = batch.response_lengths.tolist(), self.rows(batch)
+            self.logp |= zip(rows, logp.detach().split(lengths), strict=True)
+            self.slopes |= zip(rows, slopes.split(lengths), strict=True)
 
     @staticmethod
-    def rows(batch: TokenBatch) -> list[tuple[int, ...]]:
+    def rows(batch: TokenBatch) -> list[Row]:
         """Return the ids of each row, without padding."""
         lasts = batch.last_positions().tolist()
         return [tuple(ids[: last + 1]) for ids, last in zip(batch.ids.tolist(), lasts, strict=True)]
 
     def read(self, policy: Any, batch: TokenBatch) -> Any:
         """Return what `Reference.read` does."""
-        rows = self.rows(batch)
-        if all(row in self.states for row in rows):
-            return torch.cat([self.states[row] for row in rows]), self.head
         return self.reference.read(policy, batch)
+
+    def of(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Return log π_ref(y_t), [N], and its slope, [N, H], of the response tokens of a batch, packed."""
+        rows = self.rows(batch)
+        return torch.cat([self.logp[row] for row in rows]), torch.cat([self.slopes[row] for row in rows])
 
 
 class LessonTrainer(Text2GradTrainer):
@@ -115,9 +172,12 @@ class LessonTrainer(Text2GradTrainer):
 
         examples = [own[0].example for own in self.answers.values()]
         super().__init__(policy, critic, examples, recipe, processing_class=tokenizer, **more)
-        with torch.no_grad():
-            batches = [self.collate(own) for own in self.answers.values()]
-            self.reference = ReadOnce(self.reference, self.model.policy, batches)
+        if head_of(self.model.policy).weight.requires_grad:
+            raise ConfigError("a lesson holds the output layer still: give it to an adapter, with model.lora_r = 16")
+        prompts, size = list(self.answers.values()), recipe.rollout.batch_size
+        parts = (prompts[at : at + size] for at in range(0, len(prompts), size))
+        batches = [self.collate([rollout for own in part for rollout in own]) for part in parts]
+        self.reference = ReadOnce(self.reference, self.model.policy, batches, temperature=recipe.rollout.temperature)
 
     @phase("rollout")
     def sample(self, early: Any = None) -> list[Rollout]:
@@ -127,11 +187,48 @@ class LessonTrainer(Text2GradTrainer):
         chosen = batch_indices(len(prompts), count, step=self.step, seed=recipe.run.seed)
         return [rollout for index in chosen for rollout in prompts[index]]
 
-    def advantages(self, rewards: Tensor, scores: Scores, batch: TokenBatch, taught: Tensor | None) -> Advantages:
-        """Draw each token without a reward of its own back to its log-prob before the lesson, with a weight of 1."""
-        gone = scores.logp - scores.logp_ref
-        own = (rewards + self.beta_in_reward * scores.kl).abs() > 1e-6
-        return super().advantages(torch.where(own, rewards, -gone), scores, batch, taught)
+    @observed
+    def train_step(self) -> Step:
+        """Take one step on the answers to some prompts."""
+        rollouts = self.sample()
+        batch = self.collate(rollouts)
+        critiques = self.criticize(rollouts)
+        deltas, offsets, _, rewards = self.rewards(rollouts, critiques, batch)
+        learning_rates = self.optimizers.begin(self.step)
+        scores, advantages = self.sizes.in_micro_batches(batch, lambda: self.backward(batch, rewards))
+        step = Step(self.step, rollouts, batch, scores, critiques, deltas, offsets, rewards, advantages, advantages)
+        self._tell("before_update", step)
+        step.metrics |= learning_rates | self.optimizers.step()
+        self._tell("after_update", step)
+        self.follow(step)
+        return step
+
+    @phase("update")
+    def backward(self, batch: TokenBatch, rewards: Tensor) -> tuple[Scores, Tensor]:
+        """Add up the gradient of a step, and return the scores and advantages, [B, T], that it was made from.
+
+        Args:
+            batch: its answers.
+            rewards: of the spans, [B, T].
+        """
+        self.optimizers.zero_grad()
+        scores = Scores.zeros(rewards.shape, batch.ids.device)
+        advantages, count = torch.zeros_like(rewards), (rewards.abs() > REST).sum().clamp(min=1)
+        read, groups = self.sizes.pieces(batch)
+        for index in groups:
+            part = read.rows(index)
+            mask, columns = part.response_mask, (index, slice(part.response_mask.shape[1]))
+            logp, _, states = response_logprobs(self.model.policy, part, temperature=self.recipe.rollout.temperature)
+            logp_ref, slopes = self.reference.of(part)
+            gone, own = logp[mask].detach() - logp_ref, rewards[columns][mask]
+            left = own - self.beta_in_reward * gone
+            moved = torch.where(own > 0, left.clamp(min=0.0), left.clamp(max=0.0)) * (own.abs() > REST)
+            held = (states.before.float() * slopes).sum(1) - logp[mask]  # its gradient is that of KL(π_ref ‖ π)
+            loss = (held * (own.abs() <= REST) - moved * logp[mask]).sum() / count
+            self.accelerator.backward(loss)
+            scores.logp[columns], scores.logp_ref[columns] = logp.detach(), part.unpack(logp_ref)
+            scores.kl[columns], advantages[columns] = part.unpack(gone), part.unpack(moved)
+        return scores, advantages
 
 
 class LessonRun(PolicySampler):
@@ -150,7 +247,9 @@ class LessonRun(PolicySampler):
         self.out.mkdir(parents=True, exist_ok=True)
         self.known: dict[str, Example] = {}
         if isinstance(lesson, Lesson):
-            taught, self.held_out = lesson.questions("train")[:ANSWERS], lesson.questions("held_out")
+            questions, self.held_out = lesson.questions("train"), lesson.questions("held_out")
+            first = ANSWERS * recipe.run.seed % len(questions)
+            taught = [*questions, *questions][first : first + ANSWERS]
             self.known = {example.prompt_text: example for example in [*taught, *self.held_out]}
             note(f"the policy answers {len(taught)} questions")
             self.marked = self.kept("marks.jsonl", lambda: self.judged(self(taught, seed=recipe.run.seed)))
@@ -162,29 +261,116 @@ class LessonRun(PolicySampler):
             raise DataError(f"no answer of {self.out if self.ready else lesson} has a mark: nothing can be learned")
 
     def alternatives(self) -> list[Judged]:
-        """Return an answer to each prompt with negative marks: of `TRIES` with the comment, the likeliest right one.
+        """Return other answers to the prompts with negative marks: good ones, and those that are no better.
 
-        The likeliest on the prompt without the comment asks for the smallest change; some prompts have none.
+        Each begins as the marked answer, has another token where the first mark begins, and goes on with the comment
+        in its prompt; the likeliest such tokens are tried. It is good if nothing is blamed in the first tokens from
+        there on, and it says a word that the question does not.
         """
         wanted = [own for own in self.marked if own.blamed]
-        again, acceptable = [own.asked_again for own in wanted for _ in range(TRIES)], list[Judged]()
-        tries = self(again, seed=self.recipe.run.seed + TRIES_SEED) if again else []
-        for number, rollout in enumerate(tries):
-            old, critique = wanted[number // TRIES]
-            new = departing(old.response, critique.spans, rollout.response)
-            if new is not None and not (self.ready and self.ready.critique(old.example, rollout.response).spans):
-                rollout = replace(rollout, example=old.example, prompt_ids=old.prompt_ids)
-                acceptable.append(Judged(rollout, new))
-        ranked = zip(self.likely([own.rollout for own in acceptable]) if acceptable else (), acceptable, strict=True)
-        chosen = {own.rollout.prompt_ids: own for _, own in sorted(ranked, key=lambda pair: pair[0])}  # the last stays
-        return [chosen[own.rollout.prompt_ids] for own in wanted if own.rollout.prompt_ids in chosen]
+        if not wanted:
+            return []
+        asked = encode_prompts(self.tokenizer, [own.asked_again for own in wanted], **self._form)
+        tries = [
+            (own, ids, start) for own, ids in zip(wanted, asked, strict=True) for start in self.beginnings(own, ids)
+        ]
+        judged = []
+        for (own, _, start), rollout in zip(tries, self.go_on(tries), strict=True):
+            judged.append(Judged(rollout, self.judge(rollout, len(start) - 1, self.blamed_in(own, rollout))))
+        return judged
 
-    def likely(self, rollouts: Sequence[Rollout]) -> list[float]:
-        """Return the log-prob of each answer, in nats."""
-        batch = collate(rollouts, pad_id=0, device=self.policy.device)
+    def beginnings(self, own: Judged, asked: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the tokens before the first negative one and, behind them, each of the likeliest others.
+
+        Args:
+            own: the marked answer.
+            asked: ids of its prompt with the comment.
+        """
+        ids, place = own.rollout.response_ids, self.places(own)[0]
         with torch.no_grad():
-            logp = response_logprobs(self.policy, batch, temperature=self.recipe.rollout.temperature)[0]
-        return logp.sum(1).tolist()
+            logits = self.policy(torch.tensor([[*asked, *ids[:place]]], device=self.policy.device)).logits[0, -1]
+        logits[ids[place]] = -torch.inf
+        others = [(*ids[:place], token) for token in logits.topk(TRIES).indices.tolist()]
+        return [start for start in others if not self.tokenizer.decode(start).endswith("\N{REPLACEMENT CHARACTER}")]
+
+    def go_on(self, tries: Sequence[tuple[Judged, Sequence[int], Sequence[int]]]) -> list[Rollout]:
+        """Return answers to the plain prompts that begin with given tokens, and go on with the comment.
+
+        Args:
+            tries: the marked answer, ids of its prompt with the comment, and the first ids of the answer, of each.
+        """
+        rollout = self.recipe.rollout
+        ends = stop_ids(self.policy, self.tokenizer, rollout.eos_token_ids, **self._form)
+        open_ones = [(*asked, *start) for _, asked, start in tries if start[-1] not in ends]
+        seed = self.recipe.run.seed + TRIES_SEED
+        rest = iter(
+            sample(
+                self.policy,
+                open_ones,
+                step_uniforms(seed=seed, step=0, rows=len(open_ones), tokens=BEHIND),
+                eos_ids=ends,
+                pad_id=padding_id(self.policy, self.tokenizer, ends),
+                temperature=rollout.temperature,
+                rows_at_once=rollout.rows_at_once,
+            )
+        )
+        ids = [(*start, *(next(rest) if start[-1] not in ends else ())) for _, _, start in tries]
+        plain = [own.rollout for own, _, _ in tries]
+        examples, prompts = [own.example for own in plain], [own.prompt_ids for own in plain]
+        return make_rollouts(self.tokenizer, examples, prompts, ids, ends)
+
+    def places(self, own: Judged) -> list[int]:
+        """Return the first token of each run of tokens with a negative mark."""
+        (delta,), _ = response_deltas(self.tokenizer, [own.rollout], [own.critique])
+        return [at for at, value in enumerate(delta) if value < 0 and not (at and delta[at - 1] < 0)]
+
+    def blamed_in(self, own: Judged, other: Rollout) -> list[Span]:
+        """Return where another answer has the words that are negative in a marked one, or a mark of a ready lesson."""
+        quotes = (
+            own.rollout.response[mark.start : mark.end] for mark in own.critique.spans if mark.label == "negative"
+        )
+        again = (re.finditer(re.escape(quote), other.response, re.IGNORECASE) for quote in quotes)
+        marks = self.judged([other])[0].critique.spans
+        return [*(Span(*match.span(), "negative") for matches in again for match in matches), *marks]
+
+    def judge(self, rollout: Rollout, place: int, blamed: Sequence[Span]) -> Critique:
+        """Return the critique of an alternative: its first other tokens, or the outcome where that is an end.
+
+        Args:
+            rollout: the alternative.
+            place: of its first other token.
+            blamed: what is blamed in it.
+        """
+        _, (offsets,) = response_deltas(self.tokenizer, [rollout], [Critique("")])
+        start, end = offsets[place][0], offsets[place : place + PRAISED][-1][1]
+        good = says_more(rollout) and not any(span.start < max(end, start + 1) and span.end > start for span in blamed)
+        if start == end:
+            return Critique("", outcome=1.0 if good else -1.0)
+        return Critique("", (Span(start, end, "positive") if good else Span(*offsets[place], "negative"),))
+
+    def parts(self, answers: Sequence[Judged], *, behind: int = BEHIND) -> list[Judged]:
+        """Return what the steps read of some answers: `behind` tokens from the last mark on, or from the beginning.
+
+        A negative mark stays on its first token: what follows is right or wrong with it, and is held still.
+        """
+        short = []
+        for own in answers:
+            rollout, critique = own
+            _, (offsets,) = response_deltas(self.tokenizer, [rollout], [critique])
+            first = [Span(*offsets[place], "negative") for place in self.places(own)]
+            spans = sorted([*first, *(span for span in critique.spans if span.label != "negative")])
+            marked = [
+                at
+                for at, (start, end) in enumerate(offsets)
+                if spans and start < spans[-1].end and end > spans[-1].start
+            ]
+            last = len(offsets) if critique.outcome else (marked[0] if marked else 0) + behind
+            ids = rollout.response_ids[:last]
+            if last < len(offsets):
+                text = rollout.response[: offsets[last - 1][1]]
+                rollout = replace(rollout, response_ids=ids, response=text, truncated=True)
+            short.append(Judged(rollout, replace(critique, spans=tuple(spans))))
+        return short
 
     def judged(self, rollouts: Sequence[Rollout]) -> list[Judged]:
         """Return answers with the marks of a ready lesson."""
@@ -231,7 +417,7 @@ class LessonRun(PolicySampler):
         return LessonTrainer(self.policy, self.tokenizer, answers, recipe, eval_dataset=held_out, resume=resume)
 
 
-def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternatives") -> dict[str, Any]:
+def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -> dict[str, Any]:
     """Teach a lesson to the policy of a recipe, and return its figures; an interrupted lesson goes on.
 
     Args:
@@ -246,10 +432,14 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     run = LessonRun(recipe, lesson)
     note(f"{run.count} of {len(run.marked)} answers are marked; it answers again with the comment in the prompt")
     others = run.kept("alternatives.jsonl", run.alternatives)
-    note(f"{len(others)} of them have an acceptable alternative")
+    praised = {own.rollout.prompt_ids for own in others if own.praised}
+    note(f"{len(praised)} of them have a good alternative")
     given = [own for own in run.marked if mode != "alternatives" or not own.blamed]
-    answers = [*given, *(others if mode != "marks" else ())]
-    if not others and mode != "marks":
+    answers = run.parts(given)
+    if mode != "marks":
+        better, worse = ([own for own in others if own.praised == good] for good in (True, False))
+        answers += [*run.parts(better), *run.parts(worse, behind=1)]
+    if not praised and mode != "marks":
         raise DataError(
             f"no answer with the comment in its prompt is acceptable: say in {lesson} what you want instead"
         )
@@ -261,7 +451,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "alternat
     before = run.kept("before.jsonl", sample)
     trainer.train(after_step=lambda _: None)
     sides = {"before": before, "after": sample()}
-    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(others), "steps": trainer.step}
+    figures: dict[str, Any] = {"mode": mode, "marked": run.count, "alternatives": len(praised), "steps": trainer.step}
     figures |= {"questions": len(before), **_figures(trainer, **sides)}
     answered = {name: [own.texts for own in side] for name, side in sides.items()}
     write_atomically(run.out / "lesson.json", to_json(figures | answered))

@@ -13,6 +13,7 @@ from text2grad.errors import check_known
 from text2grad.tasks.base import Split
 from text2grad.types import Critique, Example, Span
 
+REPEATED = 3  # words of a question in a row, which an answer gives back
 LESSON_RECIPE = Path(__file__).with_name("recipe.toml")
 """The settings with which a lesson is given."""
 
@@ -36,8 +37,11 @@ class Lesson:
         spans, words = list[Span](), [self.comment]
         for rule in self.marks:
             if rule.get("of", kind := "known" if example.reference else "unknown") == kind:
-                for match in re.finditer(rule["pattern"], response, re.IGNORECASE):
+                pattern = rule["pattern"].replace("QUESTION", _runs(example.prompt_text))
+                for match in re.finditer(pattern, response, re.IGNORECASE):
                     place = match.span("mark" if "mark" in match.re.groupindex else 0)
+                    if any(span.start < place[1] and place[0] < span.end for span in spans):
+                        continue  # an earlier rule says it
                     spans.append(Span(*place, "negative"))
                     words.append(f'"{response[slice(*place)]}": {rule["reason"]}')
         return Critique("\n".join(words), tuple(spans)) if spans else Critique("")
@@ -72,6 +76,13 @@ def questions(topic: str, split: str) -> list[Example]:
         if passage["split"] == split
         for kind in ("known", "unknown")
     ]
+
+
+def _runs(prompt: str) -> str:
+    """Return the pattern of `REPEATED` words of a prompt in a row."""
+    words = re.findall(r"\w+", prompt)
+    runs = (words[start : start + REPEATED] for start in range(max(len(words) - REPEATED, 0) + 1))
+    return "(?:" + "|".join(r"\W+".join(run) for run in runs) + ")"
 
 
 @cache
