@@ -27,7 +27,7 @@ from text2grad.files import to_json
 from text2grad.models import load_policy, load_tokenizer, with_lora
 from text2grad.runs import sample_rollouts
 from text2grad.types import Critique, Rollout, Span
-from text2grad_studio.teaching import Correction, Lesson, lesson_from, teach
+from text2grad_studio.teaching import Correction, Lesson, settings_from, teach
 
 TOKENS, STOP = 160, [1]  # the recipe's: this model ends a story with its beginning-of-sequence
 
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    lesson: Lesson = lesson_from(args.lesson)
+    lesson = settings_from(Lesson(), args.lesson, name="a lesson")
     base, tokenizer = load_policy(args.model).eval(), load_tokenizer(args.model)
     if args.marks:
         records = read_critique_records(args.marks)

@@ -25,8 +25,8 @@ from text2grad.models import load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.runs import refreshed_critic, run_examples, sample_rollouts
 from text2grad.types import Critique, Rollout, Span
-from text2grad_studio.retraining import Retraining, retrain, retraining_from
-from text2grad_studio.teaching import Correction
+from text2grad_studio.retraining import Retraining, retrain
+from text2grad_studio.teaching import Correction, settings_from
 
 PHRASES = ("because of", "on Friday", "Sunday")
 
@@ -136,7 +136,7 @@ def main() -> None:
     results = []
     for phrase in args.phrase or PHRASES:
         for seed in range(args.seeds):
-            settings = retraining_from({**args.settings, "seed": seed})
+            settings = settings_from(Retraining(), {**args.settings, "seed": seed}, name="a retraining")
             results.append(measure(args.run, recipe, phrase, args.marks, args.held_out, settings))
             print(json.dumps(results[-1]), flush=True)
     if args.out:

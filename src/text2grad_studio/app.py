@@ -12,6 +12,7 @@ It answers requests from this machine only, for a page that it served itself:
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -166,6 +167,7 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
         get("marks/{item}", lambda r: session.item(rater(r), r.path_params["item"])),
         get("runs/{run}/suggestions/{item}", lambda r: session.suggestions.state(run(r), r.path_params["item"])),
         get("versions/{number}", lambda r: session.versions.version(number(r, "the number of a version"))),
+        get("versions/{number}/against", lambda r: session.contradictions(rater(r), number(r))),
     ]
 
 
@@ -181,9 +183,6 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
         tab, act, seen = text(given.get("tab"), "tab"), text(given.get("act"), "act"), given.get("seen")
         return session.save(_rater(session, given), tab, events, act, None if seen is None else integer(seen, "seen"))
 
-    def own(given: Any) -> Any:
-        return session.own_text(*_texts_of(given))
-
     def suggest(given: Any) -> Any:
         return session.suggest(integer(given.get("run"), "run"), *_texts_of(given))
 
@@ -194,7 +193,7 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
     return [
         post("tab", lambda given: {"tab": session.marks.new_tab()}),
         post("marks", save),
-        post("own", own),
+        post("own", lambda given: session.own_text(*_texts_of(given))),
         post("suggest", suggest),
         post("stop-critic", stop_critic),
     ]
@@ -203,20 +202,10 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
 def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
     """Return the routes that make versions of the policy, and let them answer."""
 
-    def teach(given: Any) -> Any:
-        parent, lesson = _version(session, given.get("parent", 0), "parent"), numbers(given.get("lesson", {}), "lesson")
-        corrections = session.corrections(_rater(session, given), texts(given.get("items"), "items"))
-        annotations = session.annotations_of(_rater(session, given), [correction["item"] for correction in corrections])
-        request = {"parent": parent, "corrections": corrections, "annotations": annotations, "lesson": lesson}
-        return session.versions.begin("teach", request)
-
-    def retrain(given: Any) -> Any:
-        parent = _version(session, given.get("parent", 0), "parent")
-        retraining = numbers(given.get("retraining", {}), "retraining")
-        corrections = session.corrections(_rater(session, given), texts(given.get("items"), "items"))
-        annotations = session.annotations_of(_rater(session, given), [correction["item"] for correction in corrections])
-        request = {"parent": parent, "corrections": corrections, "annotations": annotations}
-        return session.versions.begin("retrain", {**request, "retraining": retraining})
+    def train(kind: str, name: str, given: Any) -> Any:
+        parent, settings = _version(session, given.get("parent", 0), "parent"), numbers(given.get(name, {}), name)
+        taught = session.taught(_rater(session, given), texts(given.get("items"), "items"))
+        return session.versions.begin(kind, {"parent": parent, **taught, name: settings})
 
     def ask(given: Any) -> Any:
         prompt, seed = to_encode(given.get("prompt"), "prompt"), integer(given.get("seed", 0), "seed")
@@ -228,6 +217,7 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
+    teach, retrain = partial(train, "teach", "lesson"), partial(train, "retrain", "retraining")
     return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("stop", stop)]
 
 

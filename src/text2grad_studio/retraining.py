@@ -134,9 +134,7 @@ def retrain(
     note(f"the reward model learns from {len(marks)} marked responses and {len(annotations)} earlier annotations")
     critic.format = replace(critic.format, outcomes=False)  # unless an annotation has one
     left_out = critic.train_further(
-        learned,
-        training,
-        on_step=lambda done: STEPS.info("reward model: step %d of %d", done, settings.reward_steps),
+        learned, training, on_step=lambda done: STEPS.info("reward model: step %d of %d", done, settings.reward_steps)
     )
     critic.model.to(device)
     agreement["after"] = _agreement(critic, marks, held_out)

@@ -16,6 +16,7 @@ from typing import Any
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import annotation_to_json, item_of
 from text2grad.progress import note
+from text2grad.runs import contradictions
 from text2grad_studio.agreement import agreement, finished
 from text2grad_studio.columns import LABELS, Filter
 from text2grad_studio.evaluations import Evaluations
@@ -236,10 +237,15 @@ class Session:
         """
         return self.suggestions.ask(run, item_of(prompt, response), prompt, response)
 
-    def annotations_of(self, rater: str, items: Sequence[str]) -> list[dict[str, Any]]:
-        """Return a rater's marks on some responses as annotations, for a retraining."""
-        marked = self.marks.whole(rater, items)
-        return [annotation_to_json(marked[item].annotation(rater)) for item in items]
+    def taught(self, rater: str, items: Sequence[str] | None) -> dict[str, Any]:
+        """Return the "corrections" of a lesson, and the same marks as "annotations"; errors as in `corrections`."""
+        corrections, marked = self.corrections(rater, items), self.marks.whole(rater, items)
+        annotations = [annotation_to_json(marked[own["item"]].annotation(rater)) for own in corrections]
+        return {"corrections": corrections, "annotations": annotations}
+
+    def contradictions(self, rater: str, number: int) -> list[str]:
+        """Return sentences about words that a rater judges otherwise than the lessons that made a version."""
+        return contradictions(self.taught(rater, None)["annotations"], self.versions.learned(number))
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""

@@ -301,15 +301,6 @@ class _Rounds:
         )
 
 
-def lesson_from(given: Any) -> Lesson:
-    """Return the settings that a page asks for; others keep their defaults.
-
-    Raises:
-        ConfigError: if a setting is unknown or no number.
-    """
-    return settings_from(Lesson(), given, name="a lesson")
-
-
 def settings_from(settings: Settings, given: Any, *, name: str) -> Settings:
     """Return settings in which the values that a page sends replace the defaults.
 

@@ -18,7 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, Text2GradError
+from text2grad.files import appended_records, readable
+from text2grad.progress import note
+from text2grad.runs import lessons_in
 from text2grad_studio.process import WorkerProcess
 
 _FOLDER = re.compile(r"[0-9]{4,}")
@@ -56,6 +59,16 @@ def _trouble(path: Path, error: Exception) -> str:
     )
 
 
+def told(lesson: dict[str, Any]) -> dict[str, Any]:
+    """Return a lesson of some "records" with their comments as "words", notes if there are no others, and "raters"."""
+    words, raters = dict[str, None](), set[str]()
+    for critique in (record["critique"] for record in lesson["records"]):
+        lines = critique.get("feedback", "").splitlines()
+        words["\n".join([line for line in lines if not line.startswith('"')] or lines)] = None
+        raters.update(span["rater"] for span in critique["spans"] if span.get("rater"))
+    return {**lesson, "words": list(filter(None, words)), "raters": sorted(raters)}
+
+
 class Versions:
     """The versions below a directory, and the state of the work under way."""
 
@@ -67,6 +80,11 @@ class Versions:
             policy: "path", and the settings of sampling; None if the session has no policy to teach.
         """
         self.directory, self.policy = store / "versions", policy
+        self.lessons: list[dict[str, Any]] = []
+        try:
+            self.lessons += map(told, lessons_in(policy["path"]) if policy else [])
+        except Text2GradError as error:  # responses can be read and marked all the same
+            note(str(error), warning=True)
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # held while work begins or is stopped; messages of the process need no more
         self._work: dict[str, Any] = {"state": "idle"}
@@ -82,6 +100,7 @@ class Versions:
         versions = self._read()
         return {
             "policy": self.policy["path"] if self.policy else None,
+            "lessons": [{k: value for k, value in lesson.items() if k != "records"} for lesson in self.lessons],
             "versions": [about for about in versions if not isinstance(about, str)],
             "troubles": [trouble for trouble in versions if isinstance(trouble, str)],
             "work": dict(self._work),
@@ -102,6 +121,23 @@ class Versions:
         except (OSError, DataError) as error:
             raise DataError(_trouble(path, error)) from error
 
+    def learned(self, number: int) -> list[dict[str, Any]]:
+        """Return the lessons of a version and of those before it, as `lessons_in`; errors of `version`."""
+        if not number or not (self.directory / f"{number:04d}").exists():
+            return self.lessons
+        about = self.version(number)
+        lesson = {"name": f"version {number}", "date": str(about.get("made"))[:10], **self._taught(about)}
+        return [*self.learned(min(about.get("parent") or 0, number - 1)), lesson]
+
+    def _taught(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the "records" of a version that those before it lack, or all of its own, with "words" and "raters"."""
+        path = self.directory / f"{about['version']:04d}" / "marks.jsonl"
+        with readable(path, "Put back a copy of it"):
+            known = list(appended_records(path))
+            before = len(known) - about.get("responses", 0)
+            records = [record for record in known[before:] if record not in known[:before]] or known[before:]
+            return told({"records": records})
+
     def _read(self) -> list[dict[str, Any] | str]:
         """Return each finished version without its changes per token, or why it cannot be read."""
         known, by_file, all_ = self._known, dict[tuple[Path, int], dict[str, Any]](), list[dict[str, Any] | str]()
@@ -109,7 +145,8 @@ class Versions:
             path = folder / "version.json"
             try:
                 key = path, path.stat().st_mtime_ns
-                about = known.get(key) or {k: value for k, value in _description(path).items() if k != "changes"}
+                about = known.get(key) or (own := _description(path)) | self._taught(own)
+                about = {name: value for name, value in about.items() if name not in ("changes", "records")}
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, DataError) as error:  # read again at each look: its mode may be mended, not its time

@@ -128,9 +128,9 @@ def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
 
 def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Give a lesson and publish the version that it makes."""
-    from text2grad_studio.teaching import lesson_from, teach
+    from text2grad_studio.teaching import Lesson, settings_from, teach
 
-    lesson, parent = lesson_from(request["lesson"]), int(request["parent"])
+    lesson, parent = settings_from(Lesson(), request["lesson"], name="a lesson"), int(request["parent"])
     corrections = _corrections(request)
 
     def on_round(number: int, moved: float) -> None:
@@ -187,16 +187,8 @@ def _corrections(request: Mapping[str, Any]) -> list[Any]:
     from text2grad.types import Span
     from text2grad_studio.teaching import Correction
 
-    return [
-        Correction(
-            correction["item"],
-            correction["prompt"],
-            correction["response"],
-            correction["ids"],
-            [Span(span["start"], span["end"], span["label"]) for span in correction["spans"]],
-        )
-        for correction in request["corrections"]
-    ]
+    marked = [(own, [Span(s["start"], s["end"], s["label"]) for s in own["spans"]]) for own in request["corrections"]]
+    return [Correction(**own | {"spans": spans}) for own, spans in marked]
 
 
 def _description(taught: Any, corrections: Any) -> dict[str, Any]:
@@ -241,34 +233,22 @@ def publish_version(
 
 def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Let several versions answer one prompt with the same random numbers."""
+    import torch
+
     from text2grad.align import policy_offsets
     from text2grad.config import RolloutConfig
-    from text2grad.models import collate, padding_id, response_logprobs, stop_ids
+    from text2grad.models import collate, response_logprobs
     from text2grad.runs import sample_rollouts
     from text2grad.types import Example
 
-    settings = request["policy"]["sampling"]
-    answers = []
+    settings, answers = dict(request["policy"]["sampling"]), []
+    how = {"prompt_format": settings.pop("prompt_format"), "seed": request["seed"]}
     for number in request["versions_asked"]:
         tell(state="working", progress=f"version {number} answers" if number else "the policy answers")
         with models.adapted(_adapter(request, number)) as policy:
-            prompt_format = settings["prompt_format"]
-            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"], prompt_format=prompt_format)
-            pad = padding_id(policy, models.tokenizer, eos)
-            rollout_settings = RolloutConfig(
-                max_new_tokens=settings["max_new_tokens"], temperature=settings["temperature"], eos_token_ids=eos
-            )
-            [rollout] = sample_rollouts(
-                policy,
-                models.tokenizer,
-                [Example(request["prompt"])],
-                rollout_settings,
-                prompt_format=prompt_format,
-                seed=request["seed"],
-            )
-            batch = collate([rollout], pad_id=pad, device=policy.device)
-            import torch
-
+            example, sampling = Example(request["prompt"]), RolloutConfig(**settings)
+            [rollout] = sample_rollouts(policy, models.tokenizer, [example], sampling, **how)
+            batch = collate([rollout], pad_id=0, device=policy.device)
             with torch.no_grad():
                 logp = response_logprobs(policy, batch, temperature=settings["temperature"])[0]
             answers.append(

@@ -1,6 +1,7 @@
 """Directories of models: what is damaged or of another kind is refused before weights are loaded."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,9 @@ def test_an_adapter_has_the_config_of_its_base_and_a_damaged_one_is_refused(save
     model = with_lora(AutoModelForCausalLM.from_pretrained(saved), r=2, alpha=4, targets="all-linear")
     model.save_pretrained(tmp_path / "adapter")
     assert policy_config(str(tmp_path / "adapter")).model_type == "llama"
+    upper = Path(shutil.copytree(tmp_path / "adapter", tmp_path / "upper"))  # as a lesson on the adapter of another
+    (upper / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "adapter")}))
+    assert policy_config(str(upper)).model_type == "llama"
     (tmp_path / "adapter" / "adapter_config.json").write_text("{damaged")
     path = tmp_path / "adapter" / "adapter_config.json"
     assert refusal(policy_config, str(tmp_path / "adapter")).startswith(f"cannot read {path}: ")

@@ -12,8 +12,10 @@ import small_run
 from text2grad.config import Recipe, make_recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, write_annotations
+from text2grad.models import base_named_by, collate, load_policy, response_logprobs
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.runs import lesson as module
+from text2grad.runs.learned import lessons_in
 from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, give_lesson
 from text2grad.tasks import ready_lesson
 from text2grad.types import Critique, Example, Rollout, Span
@@ -121,6 +123,13 @@ def test_an_answer_whose_marks_were_withdrawn_is_no_evidence_that_it_is_good(tmp
     given = answers(small_run.critic_tokenizer())
     withdrawn = annotations(given[:1])[0]._replace(critique=Critique("", status="withdrawn"))
     assert lesson_run(tmp_path, [withdrawn, *annotations(given[1:])]).marked == given[1:]
+
+
+def test_other_marks_in_the_directory_of_a_lesson_are_refused(tmp_path: Path) -> None:
+    given = annotations(answers(small_run.critic_tokenizer()))
+    assert lesson_run(tmp_path, given).marked == lesson_run(tmp_path, given).marked
+    with pytest.raises(DataError, match=r"out holds a lesson on other marks than .*marks\.jsonl; choose another --out"):
+        lesson_run(tmp_path, given[:-1])
 
 
 def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path) -> None:
@@ -265,7 +274,7 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
         own = judged(tokenizer, " red cat", " one cat", "one")
         ids = (*tokenizer(text, add_special_tokens=False).input_ids, *([tokenizer.eos_token_id] if end else []))
         other = Rollout(own.rollout.example, own.rollout.prompt_ids, ids, text, False)
-        return run.judge(other, place, run.blamed_in(own, other))
+        return run.verdict(other, place, run.blamed_in(own, other))
 
     assert judge(" green cat runs", 0).spans == (Span(0, 15, "positive"),)  # three words
     assert judge(" green cat runs two blue", 0).spans == (Span(0, 15, "positive"),), "blue comes later"
@@ -332,6 +341,46 @@ def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_s
     assert give_lesson(run.recipe, tmp_path / "marks.jsonl", mode="both") == figures, "what is done is not done again"
     after = small_run.weights(tmp_path / "out" / "run")
     assert all(torch.equal(weights[name], after[name]) for name in weights)
+
+
+def test_a_lesson_on_the_adapter_of_another_goes_on_from_it_and_tells_contradictions_before_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
+    give_lesson(first.recipe, tmp_path / "marks.jsonl", mode="marks")
+    [taught] = (tmp_path / "out" / "run" / "checkpoints").glob(f"step-*{module.PASSES * 2}/policy")
+    (tmp_path / "marks.jsonl").unlink()  # the lesson keeps what it was given
+    praised = judged(small_run.critic_tokenizer(), " red cat", " one cat runs", "one", "positive")
+    write_annotations(tmp_path / "second.jsonl", annotations([praised]))
+    settings = recipe(tmp_path / "more", model={"path": str(taught)}, data={"eval_examples": 1})
+    said, original = list[str](), LessonRun.trainer
+
+    def trainer(run: LessonRun, given: list[Judged]) -> LessonTrainer:
+        made = original(run, given)
+        batch = made.collate([own.rollout for own in first.marked])
+        with torch.no_grad():
+            kept = made.score(batch, kl="k1").logp_ref
+            expected = response_logprobs(load_policy(str(taught)), batch)[0]
+        assert torch.allclose(kept, expected, atol=1e-4), "the reference is the policy after lesson one"
+        said.append("steps")
+        return made
+
+    monkeypatch.setattr(LessonRun, "trainer", trainer)
+    monkeypatch.setattr(module, "note", lambda text, warning=False: said.extend([text] if warning else []))
+    give_lesson(settings, tmp_path / "second.jsonl", mode="marks")
+    contradiction, steps = said
+    assert contradiction.startswith('"one" is positive here, negative in out, the lesson of ')
+    assert contradiction.endswith(": 1×, 1× on the same prompt")
+    assert steps == "steps"
+    [last] = (tmp_path / "more" / "run" / "checkpoints").glob(f"step-*{module.PASSES}/policy")
+    assert base_named_by(last) == str(taught)
+    assert [lesson["name"] for lesson in lessons_in(last)] == ["out", "more"]
+    both = load_policy(str(last))  # it is the one that was saved: load_policy compares its log-probs
+    batch = collate([praised.rollout], pad_id=0)
+    alone = load_policy(str(taught))
+    with torch.no_grad():
+        after, before = (response_logprobs(policy, batch, temperature=1.0)[0][0, 0] for policy in (both, alone))
+    assert after > before + 0.1  # "one" is praised by the second lesson
 
 
 def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_the_mode(

@@ -270,6 +270,12 @@ def test_a_lesson_gets_the_model_its_directory_and_a_ready_lesson_or_a_file(
     assert main(asked) == 0
     assert main([*asked, "--lesson", "folder"]) == 0
     assert main([*asked, "--lesson", str(marks)]) == 0
+    last = tmp_path / "q" / "begin" / "run" / "checkpoints" / "step-000030"
+    (last / "policy").mkdir(parents=True)
+    (last / "state.json").touch()
+    (tmp_path / "q" / "begin" / "run" / "run.json").write_text('{"recipe": {}}')
+    assert main([*asked, "--model", str(tmp_path / "q" / "begin" / "run")]) == 0
+    assert given.pop()[0] == str(last / "policy"), "what the run of an earlier lesson taught"
     assert given == [
         ("some/model", str(tmp_path / "q" / name), 1e-3, lesson)
         for name, lesson in (("begin", ready_lesson("begin")), ("folder", ready_lesson("folder")), ("mine", marks))

@@ -454,6 +454,26 @@ def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, mon
     assert {span["rater"] for span in annotation["critique"]["spans"]} == {"ann"}
 
 
+def test_marks_are_compared_with_the_lessons_that_made_a_version(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    marked(client)
+    [annotation] = [json.loads(line) for line in client.get("/api/export/annotations.jsonl").text.splitlines()]
+    [span] = annotation["critique"]["spans"]
+    quote = annotation["response"][span["start"] : span["end"]]
+    other = {"negative": "positive", "positive": "negative"}[span["label"]]
+    annotation["critique"]["spans"] = [span | {"label": other, "rater": "bob"}]
+    version = tmp_path / "store" / "versions" / "0001"
+    version.mkdir(parents=True)
+    (version / "version.json").write_text('{"parent": 0, "responses": 1, "made": "2026-03-12T10:00:00+00:00"}')
+    (version / "marks.jsonl").write_text(json.dumps(annotation))
+    assert client.get("/api/versions/1/against").json() == [
+        f'"{quote}" is {span["label"]} here, {other} in version 1, the lesson of 2026-03-12 by bob: '
+        "1×, 1× on the same prompt"
+    ]
+    assert client.get("/api/versions/0/against").json() == []
+    assert "nothing to teach" in client.get("/api/versions/1/against", params={"rater": "eve"}).json()["error"]
+
+
 def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     recipe = {"recipe": {"model": {"path": "models/base"}, "rollout": {"temperature": 0.5}}}
@@ -467,6 +487,7 @@ def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
         "import sys, pathlib, text2grad_studio.app, text2grad_studio.server as server\n"
         f"sources = server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})], pathlib.Path())\n"
         "found = server.policy_of(sources, None)\n"
+        "server.Versions(pathlib.Path(), found)\n"
         "print(found['path'][-25:], found['sampling']['temperature'])\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib', 'tokenizers') if m in sys.modules])"
     )

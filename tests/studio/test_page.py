@@ -1672,6 +1672,43 @@ def test_a_damaged_version_is_told_beside_the_others(browser: Any, server: Serve
         path.unlink()
 
 
+def test_contradictions_and_the_lessons_that_they_are_about_are_told_before_training(
+    browser: Any, server: Served
+) -> None:
+    version = server.store / "versions" / "0001"
+    version.mkdir(parents=True, exist_ok=True)
+    praise = {"start": 0, "end": 3, "label": "positive", "rater": "bob"}
+    critique = {"feedback": '<i>Cats</i> are fine.\n"cat": yes', "spans": [praise]}
+    (version / "marks.jsonl").write_text(json.dumps({"prompt": "p", "response": "cat", "critique": critique}))
+    (version / "version.json").write_text('{"parent": 0, "responses": 1, "made": "2026-03-12T10:00:00+00:00"}')
+    begin = {"name": "begin", "date": "2026-03-11", "words": ["Begin."], "raters": [], "effect": [0.9, 0.125]}
+
+    def with_policy(route: Any) -> None:
+        overview = route.fetch().json()
+        overview["teaching"] |= {"policy": "policy", "lessons": [begin]}
+        route.fulfill(json=overview)
+
+    try:
+        with page_of(browser, server, "contradicting") as page:
+            page.route("**/api/studio", with_policy)
+            page.click("[data-view=teach]")
+            expect(page.locator(".lessons q")).to_have_text(["<i>Cats</i> are fine.", "Begin."])
+            expect(page.locator(".lessons .how").first).to_contain_text("bob · 2026-03-12 · from the run's policy")
+            expect(page.locator(".lessons .how").last).to_have_text("– · 2026-03-11 · answers with a mark: 0.9 → 0.125")
+            assert page.locator(".against li").count() == 0
+            page.click("[data-view=read]")
+            mark(page, "cat", "n")
+            saved(page)
+            page.click("[data-view=teach]")
+            where = "version 1, the lesson of 2026-03-12 by bob: 1×, 0× on the same prompt"
+            expect(page.locator(".against li")).to_have_text([f'"cat" is negative here, positive in {where}'])
+            page.get_by_label("Begin from").select_option("0")
+            expect(page.locator(".against li")).to_have_count(0)
+            page.unroute_all(behavior="ignoreErrors")
+    finally:
+        (version / "version.json").unlink()
+
+
 def test_keys_that_a_version_lacks_are_dashes(browser: Any, server: Served) -> None:
     known: list[dict[str, Any]] = [{}, {"kind": "retraining", "spans": 2}, {"parent": 0, "rounds": 1, "kl": 0.25}]
     known[1] |= {"agreement": {"before": {"marks": 0.5}}}
@@ -1693,16 +1730,14 @@ def test_keys_that_a_version_lacks_are_dashes(browser: Any, server: Served) -> N
             [item] = MarkStore(server.store).marked("lacking")
             (folders[1] / "version.json").write_text(json.dumps(known[1] | {"changes": [{"item": item}]}))
             page.click("[data-view=teach]")
-            expect(page.locator(".versions tr")).to_have_count(4)
-            rows = [
-                [cell.partition("\n")[0] for cell in page.locator(f".versions tr:nth-child({n}) td").all_inner_texts()]
-                for n in (2, 3, 4)
-            ]
-            assert rows == [
-                ["version 3", "policy", "1 round", "–", "–", "–", "–", "0.25"],
-                ["version 2", "–", "reward model", "2 spans", "–", "–", "–", "–"],
-                ["version 1", "–", "–", "–", "–", "–", "–", "–"],
-            ]
+            none = "negative –, positive –, others –, KL"
+            expect(page.locator(".lessons .how")).to_have_text(
+                [
+                    f"– · – · from the run's policy · – · 1 round: {none} 0.25",
+                    f"– · – · from – · 2 spans · reward model: {none} –",
+                    f"– · – · from – · – · –: {none} –",
+                ]
+            )
             lines: list[str] = []
             for number in (1, 3, 2):
                 page.get_by_role("button", name=f"version {number}").click()
@@ -2072,10 +2107,10 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
         saved(page)
         page.keyboard.press("t")
         page.click("#teach-start")
-        page.wait_for_selector(".versions td, .problem")
-        assert page.locator(".problem").count() == 0, page.locator(".problem").inner_text()
+        page.wait_for_selector(".lessons li, .work .problem")
+        assert page.locator(".work .problem").count() == 0, page.locator(".work .problem").inner_text()
         page.click("#ask-start")
-        page.wait_for_selector(".answer, .problem")
+        page.wait_for_selector(".answer, .work .problem")
         assert page.locator(".answer").count() == 2
         page.check("#way-retraining")
         page.get_by_label("Steps of the reward model").fill("2")
@@ -2084,7 +2119,7 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".work")).to_have_text("Stopped; no version was made.")
         page.click("#teach-start")
-        expect(page.locator(".versions tr")).to_have_count(3)
+        expect(page.locator(".lessons li")).to_have_count(2)
         page.get_by_role("button", name="version 2").click()
         expect(page.locator(".retrained li").last).to_contain_text("2 steps on your marks and 1 earlier annotation;")
         assert page.get_by_label("Begin from").input_value() == "2"  # the first one can be chosen, too

@@ -11,7 +11,7 @@ from text2grad.models import collate, load_policy, load_tokenizer, response_logp
 from text2grad.rl import nl_gradient_loss
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Span
-from text2grad_studio.teaching import Correction, Lesson, MarkedTokens, _Rounds, lesson_from, rollouts_of, teach
+from text2grad_studio.teaching import Correction, Lesson, MarkedTokens, _Rounds, rollouts_of, settings_from, teach
 from tokenizers_made_here import made
 
 TEXT = "the cat sat on the mat"
@@ -129,10 +129,10 @@ def test_a_special_token_that_a_response_spells_is_text() -> None:
 
 
 def test_settings_of_a_lesson_are_checked() -> None:
-    assert lesson_from({"target": 2, "rounds": 3.0}) == Lesson(target=2.0, rounds=3)
+    assert settings_from(Lesson(), {"target": 2, "rounds": 3.0}, name="a lesson") == Lesson(target=2.0, rounds=3)
     for wrong in ({"rounds": 0}, {"lr": -1}, {"kl": -0.1}, {"target": float("nan")}, {"speed": 1}, {"lr": "1"}):
         with pytest.raises(ConfigError, match=r"of a lesson|has no setting"):
-            lesson_from(wrong)
+            settings_from(Lesson(), wrong, name="a lesson")
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")

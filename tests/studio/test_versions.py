@@ -14,8 +14,9 @@ import torch
 
 from places import STORIES
 from text2grad.errors import ConfigError, DataError
+from text2grad.files import json_lines
 from text2grad.models import POLICY_ADAPTER, base_named_by, load_policy
-from text2grad_studio.versions import Versions
+from text2grad_studio.versions import Versions, told
 from text2grad_studio.worker import publish_version
 
 STORY = "there was a little cliws. It was happy."
@@ -65,7 +66,8 @@ def test_a_page_that_looks_every_second_reads_no_version_twice(tmp_path: Path, m
         write_version(tmp_path, number).write_text(json.dumps({"version": number, "changes": [0.5] * 1000}))
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), read_bytes(path))[1])
-    assert [versions.state()["versions"], versions.state()["versions"]] == [[{"version": 1}, {"version": 2}]] * 2
+    known: list[Any] = [{"version": number, "words": [], "raters": []} for number in (1, 2)]
+    assert [versions.state()["versions"], versions.state()["versions"]] == [known] * 2
     assert len(read) == 2
 
 
@@ -99,7 +101,7 @@ def test_pages_that_ask_at_the_same_time_see_all_versions(tmp_path: Path, monkey
     listed = versions.state()["versions"]
     answered.set()
     other.join()
-    assert listed == [json.loads(read_bytes(path)) for path in (first, second)]
+    assert listed == [json.loads(read_bytes(path)) | {"words": [], "raters": []} for path in (first, second)]
 
 
 def test_a_copy_of_a_version_has_the_number_of_its_folder(tmp_path: Path) -> None:
@@ -128,6 +130,67 @@ def test_a_damaged_version_is_named_and_the_others_stay_usable(tmp_path: Path, c
     assert str(caught.value) == trouble
     shutil.move(path.parent, tmp_path / "away")
     assert versions.state()["troubles"] == []
+
+
+def taught(response: str, words: str, rater: str = "ann") -> dict[str, Any]:
+    span = {"start": 0, "end": len(response), "label": "negative", "rater": rater}
+    return {"prompt": "p", "response": response, "critique": {"feedback": words, "spans": [span]}}
+
+
+def write_marks(store: Path, number: int, parent: int, before: list[Any], own: list[Any], **more: Any) -> None:
+    path = write_version(store, number)
+    path.with_name("marks.jsonl").write_bytes(json_lines([*before, *own]))
+    about = {"version": number, "parent": parent, "made": "2026-03-12T10:00:00+00:00", "responses": len(own), **more}
+    path.write_text(json.dumps(about))
+
+
+def test_a_version_has_the_words_and_raters_that_those_before_it_have_not(tmp_path: Path) -> None:
+    first, second = taught("cat", "No cats."), taught("dog", "No dogs.", "bob")
+    write_marks(tmp_path, 1, 0, [], [first])
+    write_marks(tmp_path, 2, 1, [first], [first, second])  # a rater's lesson has all of the rater's marks
+    write_marks(tmp_path, 3, 2, [first, first, second], [second])  # once more
+    versions = Versions(tmp_path, None)
+    listed = versions.state()["versions"]
+    assert [about["words"] for about in listed] == [["No cats."], ["No dogs."], ["No dogs."]]
+    assert [about["raters"] for about in listed] == [["ann"], ["bob"], ["bob"]]
+    assert "records" not in listed[0]
+    lessons = versions.learned(3)
+    assert [(own["name"], own["date"]) for own in lessons] == [(f"version {n}", "2026-03-12") for n in (1, 2, 3)]
+    assert [own["records"] for own in lessons] == [[first], [second], [second]]
+    assert [own["name"] for own in versions.learned(1)] == ["version 1"]
+    shutil.rmtree(tmp_path / "versions" / "0001")
+    assert [own["name"] for own in versions.learned(2)] == ["version 2"]
+    (tmp_path / "versions" / "0002" / "version.json").write_text('{"parent": 2}')  # of its own, by a person's hand
+    assert [own["name"] for own in versions.learned(2)] == ["version 2"]
+
+
+def test_words_are_what_is_no_note_on_a_quote_or_notes_alone() -> None:
+    records = [taught("cat", words) for words in ('Be kind.\n"cat": rude\nAlways.', '"cat": rude', "", '"cat": rude')]
+    assert told({"records": records})["words"] == ["Be kind.\nAlways.", '"cat": rude']
+
+
+def test_damaged_marks_of_a_version_are_named(tmp_path: Path) -> None:
+    write_marks(tmp_path, 1, 0, [], [{"prompt": "p"}])
+    [trouble] = Versions(tmp_path, None).state()["troubles"]
+    assert "0001/marks.jsonl: it holds no 'critique'. Put back a copy of it" in trouble
+
+
+def test_the_lessons_of_a_policy_come_before_those_of_its_versions(tmp_path: Path) -> None:
+    policy = tmp_path / "begin" / "run" / "checkpoints" / "step-000001" / "policy"
+    policy.mkdir(parents=True)
+    (policy / "adapter_config.json").write_text('{"base_model_name_or_path": "some/model"}')
+    (policy / "adapter_model.safetensors").touch()
+    (tmp_path / "begin" / "marks.jsonl").write_bytes(json_lines([taught("cat", "No cats.")]))
+    (tmp_path / "begin" / "lesson.json").write_text('{"marked_before": 0.9, "marked_after": 0.1}')
+    write_marks(tmp_path, 1, 0, [], [taught("dog", "No dogs.")])
+    versions = Versions(tmp_path, {"path": str(policy), "sampling": SAMPLING})
+    [lesson] = versions.state()["lessons"]
+    assert (lesson["name"], lesson["words"], lesson["effect"]) == ("begin", ["No cats."], [0.9, 0.1])
+    assert "records" not in lesson
+    assert [own["name"] for own in versions.learned(1)] == ["begin", "version 1"]
+    assert [own["name"] for own in versions.learned(0)] == ["begin"]
+    (tmp_path / "begin" / "lesson.json").write_text("[")
+    assert Versions(tmp_path, versions.policy).learned(0) == [], "the page opens without them"
 
 
 class PretendedProcess:

@@ -110,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def teach(args: argparse.Namespace) -> int:
     """Teach a ready lesson, or a person's marks, to a pretrained model."""
     from text2grad.config import load_recipe
+    from text2grad.evaluation import read_subjects
     from text2grad.runs import give_lesson
     from text2grad.tasks import LESSON_RECIPE, ready_lesson
 
@@ -117,7 +118,7 @@ def teach(args: argparse.Namespace) -> int:
     lesson, out = own if own.is_file() else ready_lesson(str(own)), args.out / own.stem
     lock_directory(out)
     started = time.perf_counter()
-    options = shorthands({"model.path": args.model, "run.out": str(out)})
+    options = shorthands({"model.path": read_subjects([args.model])[0].path, "run.out": str(out)})
     figures = give_lesson(load_recipe(LESSON_RECIPE, [*options, *args.overrides]), lesson)
     print_lines([*figures.items(), ("page", out / "report.html"), ("adapter", out / "run")])
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")

@@ -29,11 +29,12 @@ def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-    base = base_named_by(path) or path
-    for directory in {Path(path), Path(base)}:
-        _refuse_damaged_weights(directory)
+    _refuse_damaged_weights(Path(path))
+    if base := base_named_by(path):
+        with _loading("an adapter's base", path):
+            return policy_config(base, trust_remote_code=trust_remote_code)
     with _loading("a causal language model", path):
-        config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
         raise ModelError(

@@ -4,6 +4,7 @@ probe.json      beside saved weights: log-probs [8, 8] when they were saved, and
 """
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +58,9 @@ def rounding(logp: Tensor, eps: float) -> float:
 
 def save_model(model: Any, directory: Path, *, logp: Tensor | None = None, **settings: Any) -> None:
     """Write a causal language model or its adapter, and its log-probs; `logp` are those of one in shards."""
-    model.save_pretrained(directory, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Could not find a config file")  # in an adapter that it stands on
+        model.save_pretrained(directory, **settings)
     first = (probe(model) if logp is None else logp)[:, :TOKENS].nan_to_num()
     if first.numel():
         (directory / PROBE_FILE).write_bytes(to_json({"logp": first.tolist(), "eps": torch.finfo(model.dtype).eps}))

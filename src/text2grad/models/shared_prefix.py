@@ -113,11 +113,7 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
 
 @torch.no_grad()
 def prefill(
-    model: Any,
-    rows: Sequence[Sequence[int]],
-    groups: Sequence[Hashable],
-    pad_id: int,
-    caches: Caches | None = None,
+    model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable], pad_id: int, caches: Caches | None = None
 ) -> tuple[Tensor, Tensor, Any] | None:
     """Run the common prefix of each group once; None if that saves nothing, or the model's cache cannot be shared.
 

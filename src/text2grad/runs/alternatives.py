@@ -16,6 +16,11 @@ from text2grad.types import Critique, Span
 WORD = re.compile(r"\w+|[^\w\s]+")
 
 
+def in_words(text: str) -> str:
+    """Return the words of a text, in which those of another are looked for; case and space do not matter."""
+    return f" {' '.join(WORD.findall(text.lower()))} "
+
+
 def departing(response: str, marks: Sequence[Span], alternative: str) -> Critique | None:
     """Return the critique of an alternative: positive where it departs from the marked words; None if it keeps any.
 
@@ -31,9 +36,8 @@ def departing(response: str, marks: Sequence[Span], alternative: str) -> Critiqu
     """
     marks = [mark for mark in marks if mark.label == "negative"]
     ours, theirs = (list(WORD.finditer(text)) for text in (response, alternative))
-    texts = alternative, *(response[mark.start : mark.end] for mark in marks)
-    said, *quotes = (f" {' '.join(WORD.findall(text.lower()))} " for text in texts)
-    if any(quote in said for quote in quotes):
+    said = in_words(alternative)
+    if any(in_words(response[mark.start : mark.end]) in said for mark in marks):
         return None
     marked = [any(mark.start < word.end() and word.start() < mark.end for mark in marks) for word in ours] + [False]
     spans, ends = list[Span](), False

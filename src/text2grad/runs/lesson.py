@@ -63,6 +63,7 @@ from text2grad.rl import (
 )
 from text2grad.runs.alternatives import departing
 from text2grad.runs.evaluate_policy import PolicySampler
+from text2grad.runs.learned import contradictions, lessons_in, records_in
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
 from text2grad.tasks import Lesson
@@ -136,8 +137,8 @@ class ReadOnce:
                 logp = token_logprobs(hidden, head, batch.targets(), temperature=temperature).logp
                 (slopes,) = torch.autograd.grad(logp.sum(), hidden)
             lengths, rows = batch.response_lengths.tolist(), self.rows(batch)
-            self.logp |= zip(rows, logp.detach().split(lengths), strict=True)
-            self.slopes |= zip(rows, slopes.split(lengths), strict=True)
+            self.logp |= zip(rows, torch.split(logp.detach(), lengths), strict=True)
+            self.slopes |= zip(rows, torch.split(slopes, lengths), strict=True)
 
     @staticmethod
     def rows(batch: TokenBatch) -> list[Row]:
@@ -238,10 +239,11 @@ class LessonRun(PolicySampler):
         """Load the policy, with a fresh adapter, and read or make the marked answers.
 
         Raises:
-            DataError: if the file of a person's marks cannot be read, or no answer has a mark.
+            DataError: if the file of a person's marks cannot be read, or is another one now, or no answer has a mark.
         """
         super().__init__(recipe, recipe.model.path, dtype=recipe.model.dtype)
         torch.manual_seed(recipe.run.seed)  # of the adapter's first weights
+        self.policy.name_or_path = recipe.model.path  # its base, which may be the merged adapter of an earlier lesson
         self.policy = prepare_policy(self.policy, recipe.model).eval()
         self.out, self.ready = Path(recipe.run.out), lesson if isinstance(lesson, Lesson) else None
         self.out.mkdir(parents=True, exist_ok=True)
@@ -254,7 +256,10 @@ class LessonRun(PolicySampler):
             note(f"the policy answers {len(taught)} questions")
             self.marked = self.kept("marks.jsonl", lambda: self.judged(self(taught, seed=recipe.run.seed)))
         else:
-            self.marked = self.read(lesson)
+            given = self.read(lesson)
+            self.marked = self.kept("marks.jsonl", lambda: given)
+            if self.marked != given:
+                raise DataError(f"{self.out} holds a lesson on other marks than {lesson}; choose another --out")
             self.held_out = [own.rollout.example for own in self.marked]
         self.count = sum(bool(own.critique.spans) for own in self.marked)
         if not self.count:
@@ -276,7 +281,7 @@ class LessonRun(PolicySampler):
         ]
         judged = []
         for (own, _, start), rollout in zip(tries, self.go_on(tries), strict=True):
-            judged.append(Judged(rollout, self.judge(rollout, len(start) - 1, self.blamed_in(own, rollout))))
+            judged.append(Judged(rollout, self.verdict(rollout, len(start) - 1, self.blamed_in(own, rollout))))
         return judged
 
     def beginnings(self, own: Judged, asked: Sequence[int]) -> list[tuple[int, ...]]:
@@ -333,7 +338,7 @@ class LessonRun(PolicySampler):
         marks = self.judged([other])[0].critique.spans
         return [*(Span(*match.span(), "negative") for matches in again for match in matches), *marks]
 
-    def judge(self, rollout: Rollout, place: int, blamed: Sequence[Span]) -> Critique:
+    def verdict(self, rollout: Rollout, place: int, blamed: Sequence[Span]) -> Critique:
         """Return the critique of an alternative: its first other tokens, or the outcome where that is an end.
 
         Args:
@@ -434,6 +439,8 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     others = run.kept("alternatives.jsonl", run.alternatives)
     praised = {own.rollout.prompt_ids for own in others if own.praised}
     note(f"{len(praised)} of them have a good alternative")
+    for line in contradictions(records_in(run.out), lessons_in(recipe.model.path)):
+        note(line, warning=True)
     given = [own for own in run.marked if mode != "alternatives" or not own.blamed]
     answers = run.parts(given)
     if mode != "marks":

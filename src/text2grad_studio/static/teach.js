@@ -1,6 +1,6 @@
 // Lessons from marks, their versions, and answers of two versions to the same prompt.
 
-import { colourOf, line, shown, tableOf } from "./tokens.js";
+import { colourOf, line, shown } from "./tokens.js";
 import { get, post } from "./api.js";
 import { button, replaceIn } from "./detail.js";
 
@@ -21,6 +21,13 @@ const input = (value, attributes = {}) => line("input", "", "", { ...attributes,
 const counted = (number, noun) => Number.isFinite(number) ? `${number} ${noun}${number === 1 ? "" : "s"}` : "–";
 
 const moved = value => value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${shown(value)}`;
+
+/** What a version changed, in words; a dash for a number that is not known. */
+const effectOf = ({ kind, rounds, negative, positive, unmarked, kl, metric }) => {
+  const held = metric ? ` ${metric.name.replaceAll("_", " ")} ${shown(metric.before)} → ${shown(metric.after)},` : "";
+  const how = kind === "retraining" ? "reward model" : counted(rounds, "round");
+  return `${how}:${held} negative ${moved(negative)}, positive ${moved(positive)}, others ${moved(unmarked)}, KL ${shown(kl)}`;
+};
 
 /** Neighbouring tokens with the same δ as one span, with the mean change of their log p. */
 const spansOf = ({ offsets, delta, before, after }) => {
@@ -53,8 +60,8 @@ export class Teach {
     this.asked = null;
     this.told = ""; // why work was not begun or stopped, or how it was lost
     this.isTold = true; // shown to the person
-    this.work = line("section", "", "work"); // stays, so that what it says is announced
-    this.work.setAttribute("role", "status");
+    this.work = line("section", "", "work", { role: "status" }); // stays, so that what it says is announced
+    this.against = line("ul", "", "problem against", { role: "status" });
   }
 
   /** Say why something was not done; it is said until the person has seen it. */
@@ -110,6 +117,15 @@ export class Teach {
     this.drawWork();
     parts.push(this.lessonPart(), this.work, this.versionsPart(), this.askPart(), this.answersPart());
     replaceIn(this.root, parts, this.root);
+    this.contradict();
+  }
+
+  /** Tell before the training which marks contradict the lessons from which it begins. */
+  async contradict() {
+    const { parent } = this;
+    const asked = this.marked.length ? get(`versions/${parent}/against`, { rater: this.context.rater() }) : [];
+    const lines = await Promise.resolve(asked).catch(error => [error.message]);
+    if (parent === this.parent) this.against.replaceChildren(...lines.map(text => line("li", text)));
   }
 
   versionChoice(chosen, name, choose) {
@@ -126,7 +142,7 @@ export class Teach {
     const spans = this.marked.reduce((sum, marks) => sum + marks.spans.length, 0);
     part.append(line("p", `${this.marked.length} marked response${this.marked.length === 1 ? "" : "s"}, ${spans} span${spans === 1 ? "" : "s"} of ${this.context.rater()}.`));
     part.append(this.waysPart());
-    const from = this.versionChoice(this.parent, "Begin from", number => { this.parent = number; });
+    const from = this.versionChoice(this.parent, "Begin from", number => { this.parent = number; this.contradict(); });
     const number = (text, name, attributes) => {
       const element = input(this.settings[name], { type: "number", id: `set-${name}`, ...attributes });
       element.addEventListener("input", () => { this.settings[name] = Number(element.value); });
@@ -148,7 +164,7 @@ export class Teach {
       : [number("Steps of the reward model ", "reward_steps", { min: "1", max: "100000" }),
         number("Steps of the policy ", "steps", { min: "1", max: "10000" })];
     row.append(field("Begin from ", from), ...fields, start);
-    part.append(row);
+    part.append(this.against, row);
     return part;
   }
 
@@ -210,17 +226,24 @@ export class Teach {
   versionsPart() {
     const part = line("section", "", "versions");
     for (const trouble of this.teaching.troubles || []) part.append(line("p", trouble, "problem as-is"));
-    if (!this.teaching.versions.length) return part;
-    const names = ["version", "from", "by", "marked", "Δ negative", "Δ positive", "Δ unmarked", "KL"];
-    const rows = [...this.teaching.versions].reverse().map(version => [
-      button(`version ${version.version}`, () => this.showChanges(version), { name: "quiet", about: "show its tokens" }),
-      version.parent ? `version ${version.parent}` : version.parent === 0 ? "policy" : "–",
-      version.kind === "retraining" ? "reward model" : counted(version.rounds, "round"),
-      counted(version.spans, "span") + (Number.isFinite(version.responses) ? ` in ${version.responses}` : ""),
-      ...[version.negative, version.positive, version.unmarked].map(moved), shown(version.kl),
-    ]);
-    const how = "Δ is the mean change of log p of these tokens. To undo a version, begin the next one from an earlier version: nothing is overwritten.";
-    part.append(line("h3", "Versions"), tableOf("Versions", names, rows), line("p", how, "how"), this.changes);
+    const { versions, lessons = [] } = this.teaching;
+    if (!versions.length && !lessons.length) return part;
+    const list = line("ul", "", "lessons");
+    const tell = (name, { words = [], raters = [] }, ...facts) => {
+      const row = list.appendChild(line("li"));
+      row.append(name, line("q", [...words.slice(0, 3), ...(words[3] ? ["…"] : [])].join("\n") || "–", "words"), line("span", [raters.join(", ") || "–", ...facts].join(" · "), "how"));
+    };
+    for (const version of [...versions].reverse()) {
+      const about = button(`version ${version.version}`, () => this.showChanges(version), { name: "quiet", about: "show its tokens" });
+      const from = version.parent ? `version ${version.parent}` : version.parent === 0 ? "the run's policy" : "–";
+      const marked = counted(version.spans, "span") + (Number.isFinite(version.responses) ? ` in ${version.responses}` : "");
+      tell(about, version, (version.made || "–").slice(0, 10), `from ${from}`, marked, effectOf(version));
+    }
+    for (const lesson of [...lessons].reverse()) {
+      tell(line("strong", lesson.name), lesson, lesson.date, `answers with a mark: ${lesson.effect ? lesson.effect.map(shown).join(" → ") : "–"}`);
+    }
+    const how = "Effects are mean changes of log p of these tokens. To undo a lesson, begin the next one from an earlier version: nothing is overwritten.";
+    part.append(line("h3", "Lessons"), list, line("p", how, "how"), this.changes);
     return part;
   }
 
