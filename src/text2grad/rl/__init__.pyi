@@ -1,5 +1,4 @@
 from .advantages import (
-    Advantages as Advantages,
     advantages_over_baseline as advantages_over_baseline,
     discounts as discounts,
     gae as gae,
