@@ -245,6 +245,7 @@ class LessonRun(PolicySampler):
         torch.manual_seed(recipe.run.seed)  # of the adapter's first weights
         self.policy.name_or_path = recipe.model.path  # its base, which may be the merged adapter of an earlier lesson
         self.policy = prepare_policy(self.policy, recipe.model).eval()
+        self.ends = stop_ids(self.policy, self.tokenizer, recipe.rollout.eos_token_ids, **self._form)
         self.out, self.ready = Path(recipe.run.out), lesson if isinstance(lesson, Lesson) else None
         self.out.mkdir(parents=True, exist_ok=True)
         self.known: dict[str, Example] = {}
@@ -272,7 +273,7 @@ class LessonRun(PolicySampler):
         in its prompt; the likeliest such tokens are tried. It is good if nothing is blamed in the first tokens from
         there on, and it says a word that the question does not.
         """
-        wanted = [own for own in self.marked if own.blamed]
+        wanted = [own for own in self.marked if self.places(own)]
         if not wanted:
             return []
         asked = encode_prompts(self.tokenizer, [own.asked_again for own in wanted], **self._form)
@@ -295,6 +296,7 @@ class LessonRun(PolicySampler):
         with torch.no_grad():
             logits = self.policy(torch.tensor([[*asked, *ids[:place]]], device=self.policy.device)).logits[0, -1]
         logits[ids[place]] = -torch.inf
+        logits[[token for token in self.tokenizer.all_special_ids if token not in self.ends]] = -torch.inf
         others = [(*ids[:place], token) for token in logits.topk(TRIES).indices.tolist()]
         return [start for start in others if not self.tokenizer.decode(start).endswith("\N{REPLACEMENT CHARACTER}")]
 
@@ -305,7 +307,7 @@ class LessonRun(PolicySampler):
             tries: the marked answer, ids of its prompt with the comment, and the first ids of the answer, of each.
         """
         rollout = self.recipe.rollout
-        ends = stop_ids(self.policy, self.tokenizer, rollout.eos_token_ids, **self._form)
+        ends = self.ends
         open_ones = [(*asked, *start) for _, asked, start in tries if start[-1] not in ends]
         seed = self.recipe.run.seed + TRIES_SEED
         rest = iter(
@@ -399,7 +401,6 @@ class LessonRun(PolicySampler):
         records = [record for record in records if record.critique.status != "withdrawn"]  # says nothing, good or bad
         examples = [self.known.get(record.prompt, Example(record.prompt)) for record in records]
         prompts = encode_prompts(self.tokenizer, examples, **self._form) if records else []
-        ends = stop_ids(self.policy, self.tokenizer, self.recipe.rollout.eos_token_ids, **self._form)
         decode, judged = partial(self.tokenizer.decode, skip_special_tokens=True), []
         for record, example, prompt in zip(records, examples, prompts, strict=True):
             ways = (ids for ids in (record.ids, encode(self.tokenizer, record.response)) if ids)
@@ -409,7 +410,9 @@ class LessonRun(PolicySampler):
                     f"{record.where}: the policy's tokenizer changes the response {record.response[:60]!r}, or it is "
                     "empty; marks on it cannot be moved. Mark a response of this policy"
                 )
-            judged.append(Judged(Rollout(example, prompt, ids, record.response, ids[-1] not in ends), record.critique))
+            judged.append(
+                Judged(Rollout(example, prompt, ids, record.response, ids[-1] not in self.ends), record.critique)
+            )
         return judged
 
     def trainer(self, answers: Sequence[Judged]) -> LessonTrainer:
