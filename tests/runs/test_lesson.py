@@ -276,8 +276,8 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
         other = Rollout(own.rollout.example, own.rollout.prompt_ids, ids, text, False)
         return run.verdict(other, place, run.blamed_in(own, other))
 
-    assert judge(" green cat runs", 0).spans == (Span(0, 15, "positive"),)  # three words
-    assert judge(" green cat runs two blue", 0).spans == (Span(0, 15, "positive"),), "blue comes later"
+    assert judge(" green cat runs two dog", 0).spans == (Span(0, 19, "positive"),)  # four words
+    assert judge(" green cat runs two blue", 0).spans == (Span(0, 19, "positive"),), "blue comes later"
     assert judge(" blue cat runs", 0).spans == (Span(0, 5, "negative"),), "the ready lesson marks it"
     assert judge(" one dog runs", 0).spans == (Span(0, 4, "negative"),), "the person's word is there again"
     assert judge(" red cat", 0).spans == (Span(0, 4, "negative"),), "it says what the question says"

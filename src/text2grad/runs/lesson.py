@@ -72,7 +72,7 @@ from text2grad.types import Critique, Example, Rollout, Span
 Mode = Literal["marks", "alternatives", "both"]
 ANSWERS = 20  # marked answers of a ready lesson
 TRIES = 6  # other answers to a prompt, from the first marked token on
-PRAISED = 3  # tokens of a good one that are positive
+PRAISED = 4  # tokens of a good one that are positive
 BEHIND = 16  # tokens of an answer that are sampled or read from its first marked one on
 PASSES = 4  # over the prompts of the steps
 REST = 1e-6  # rewards that are none
