@@ -27,7 +27,7 @@ from text2grad.evaluation.judging import all_answers
 from text2grad.evaluation.subjects import LoadedModel, Subject
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Suite, digest_of_questions
 from text2grad.files import append_records, appended_records, claim, to_json, write_records
-from text2grad.models import context_of, encode_prompts, sample
+from text2grad.models import context_of, encode_prompts, sample, texts_of
 from text2grad.progress import Progress
 from text2grad.types import Example, Message
 
@@ -233,14 +233,14 @@ def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequ
 
     Tokenizers of SentencePiece drop it, which would break a program: prompt and response are decoded together.
     """
-    decoded = partial(model.tokenizer.batch_decode, skip_special_tokens=True)
-    alone: list[str] = decoded(list(map(list, responses)))
+    decoded = partial(texts_of, model.tokenizer)
+    alone = decoded(responses)
     if model.chat:
         return alone
     whole = decoded([[*prompt, *ids] for prompt, ids in zip(prompts, responses, strict=True)])
     return [
         both[len(prompt) :] if both.startswith(prompt) else text
-        for text, prompt, both in zip(alone, decoded(list(map(list, prompts))), whole, strict=True)
+        for text, prompt, both in zip(alone, decoded(prompts), whole, strict=True)
     ]
 
 

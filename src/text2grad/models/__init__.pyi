@@ -104,6 +104,6 @@ from .randomness import (
     sample_inverse_cdf as sample_inverse_cdf,
     step_uniforms as step_uniforms,
 )
-from .sampling import make_rollouts as make_rollouts, sample as sample
+from .sampling import make_rollouts as make_rollouts, sample as sample, texts_of as texts_of
 from .shared_prefix import can_share_prompts as can_share_prompts, read_tokens as read_tokens
 from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_trl as check_trl

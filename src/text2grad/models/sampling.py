@@ -79,6 +79,11 @@ def sample(
     return responses
 
 
+def texts_of(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
+    """Return the text of each row of token ids, without special tokens; transformers 5 has one text for no rows."""
+    return list(tokenizer.batch_decode([list(ids) for ids in rows], skip_special_tokens=True)) if rows else []
+
+
 def make_rollouts(
     tokenizer: Any,
     examples: Sequence[Example],
@@ -88,7 +93,7 @@ def make_rollouts(
     engine_logps: Sequence[Sequence[float]] | None = None,
 ) -> list[Rollout]:
     """Return rollouts with their decoded text; a response without end-of-sequence is marked as truncated."""
-    texts = tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
+    texts = texts_of(tokenizer, responses)
     logps = [()] * len(responses) if engine_logps is None else engine_logps
     return [
         Rollout(example, tuple(prompt), tuple(ids), text, not ids or ids[-1] not in eos_ids, tuple(logp))

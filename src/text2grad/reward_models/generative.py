@@ -32,6 +32,7 @@ from text2grad.models import (
     save_model,
     shared,
     stop_ids,
+    texts_of,
     train_on_rows,
     with_end,
 )
@@ -173,7 +174,7 @@ class GenerativeRewardModel:
         self.tokens.add(sum(len(request.ids) for request in requests), sum(map(len, written)))
         if critiques:
             return [critique.text for critique in critiques]
-        return list(self.tokenizer.batch_decode([list(row) for row in written], skip_special_tokens=True))
+        return texts_of(self.tokenizer, written)
 
     def _room(self, prompt: list[int]) -> int:
         """Return the most tokens that a critique can have after this prompt."""
