@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--mode", choices=["marks", "alternatives", "both"], default="alternatives")
+    parser.add_argument("--mode", choices=["marks", "alternatives", "both"], default="both")
     parser.add_argument("--skip", type=int, default=0, help="held-out questions on which settings were chosen")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     args = parser.parse_args()
