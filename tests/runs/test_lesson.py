@@ -52,7 +52,7 @@ def answers(tokenizer: Any) -> list[Judged]:
 def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_path: Path) -> None:
     tokenizer, model = small_run.tokenizer_and_model()
     given = answers(tokenizer)
-    trainer = LessonTrainer(model, tokenizer, given, recipe(tmp_path))
+    trainer = LessonTrainer(model, tokenizer, given, recipe(tmp_path, optim={"schedule": "linear"}))
     batch = trainer.collate([own.rollout for own in given])
     before = trainer.score(batch, kl="k1").logp
     step = trainer.train_step()
@@ -62,6 +62,8 @@ def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_
     assert len({rollout.prompt_ids for rollout in step.rollouts}) == 2
     assert step.metrics["update/policy_grad_norm"] > 0
     trainer.train(after_step=lambda _: None)
+    rates = [step["optim/policy_lr"] for step in trainer.log.metrics()]
+    assert rates == pytest.approx([1e-2, 0.75e-2, 0.5e-2, 0.25e-2])
     moved = trainer.score(batch, kl="k1").logp - before
     assert moved[0, 0] < -0.1  # "one"
     assert moved[1, 0] > 0.1  # "red"
