@@ -61,6 +61,7 @@ def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_
     assert (" one cat runs" in taken) == (" red cat runs" in taken), "answers to a prompt stay together"
     assert len({rollout.prompt_ids for rollout in step.rollouts}) == 2
     assert step.metrics["update/policy_grad_norm"] > 0
+    assert step.metrics["kl/beta"] == 0.05
     trainer.train(after_step=lambda _: None)
     rates = [step["optim/policy_lr"] for step in trainer.log.metrics()]
     assert rates == pytest.approx([1e-2, 0.75e-2, 0.5e-2, 0.25e-2])
