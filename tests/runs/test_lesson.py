@@ -231,7 +231,7 @@ def test_the_comment_stands_under_the_prompt_and_notes_on_words_do_where_there_i
 
 
 def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in_place_of_the_first_mark(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = small_run.critic_tokenizer()
     given = [
@@ -256,6 +256,11 @@ def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in
         ended = own.rollout.response_ids[1] == ends
         assert len(own.rollout.response_ids) == 2 if ended else len(own.rollout.response_ids) > 2
     assert run.alternatives() == others, "the random numbers follow from the seed"
+    never = {ids[1], *(token for token in run.tokenizer.all_special_ids if token != ends)}
+    assert len(never) > 1
+    monkeypatch.setattr(module, "TRIES", len(logits) - len(never))
+    tried_of_all = {own.rollout.response_ids[1] for own in run.alternatives()}
+    assert tried_of_all == {*range(len(logits))} - never, "not the marked token, nor one that says nothing"
     run.marked = run.marked[1:]
     assert run.alternatives() == []
 
