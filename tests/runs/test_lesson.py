@@ -256,6 +256,16 @@ def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in
         ended = own.rollout.response_ids[1] == ends
         assert len(own.rollout.response_ids) == 2 if ended else len(own.rollout.response_ids) > 2
     assert run.alternatives() == others, "the random numbers follow from the seed"
+    sampled, sample = list[Any](), module.sample
+
+    def watched(policy: Any, prompts: Any, uniforms: torch.Tensor, **how: Any) -> Any:
+        sampled.extend([*prompts, uniforms.shape[1]])
+        return sample(policy, prompts, uniforms, **how)
+
+    monkeypatch.setattr(module, "sample", watched)
+    run.alternatives()
+    assert sampled[-1] == module.BEHIND
+    assert all(prompt[: len(asked) + 1] == (*asked, ids[0]) for prompt in sampled[:-1]), "the comment is in the prompt"
     never = {ids[1], *(token for token in run.tokenizer.all_special_ids if token != ends)}
     assert len(never) > 1
     monkeypatch.setattr(module, "TRIES", len(logits) - len(never))
@@ -269,6 +279,8 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
     tokenizer = small_run.critic_tokenizer()
     run = lesson_run(tmp_path, annotations(answers(tokenizer)))
 
+    given_one = judged(tokenizer, " red cat", " one cat", "one")
+
     class NoBlue:
         comment = "No blue."
 
@@ -279,7 +291,7 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
     run.ready = NoBlue()  # type: ignore[assignment]
 
     def judge(text: str, place: int, end: bool = False) -> Critique:
-        own = judged(tokenizer, " red cat", " one cat", "one")
+        own = given_one
         ids = (*tokenizer(text, add_special_tokens=False).input_ids, *([tokenizer.eos_token_id] if end else []))
         other = Rollout(own.rollout.example, own.rollout.prompt_ids, ids, text, False)
         return run.verdict(other, place, run.blamed_in(own, other))
@@ -289,6 +301,8 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
     assert judge(" blue cat runs", 0).spans == (Span(0, 5, "negative"),), "the ready lesson marks it"
     assert judge(" one dog runs", 0).spans == (Span(0, 4, "negative"),), "the person's word is there again"
     assert judge(" red cat", 0).spans == (Span(0, 4, "negative"),), "it says what the question says"
+    shouted = replace(given_one.rollout, response=" ONE dog")
+    assert run.blamed_in(given_one, shouted) == [Span(1, 4, "negative")], "case does not matter"
     assert judge(" two", 1, end=True) == Critique("", outcome=1.0), "an end has no text"
     assert judge(" red", 1, end=True) == Critique("", outcome=-1.0)
 
@@ -299,6 +313,7 @@ def test_the_steps_read_some_tokens_from_the_first_token_of_a_negative_mark_on(
     tokenizer = small_run.critic_tokenizer()
     run = lesson_run(tmp_path, annotations(answers(tokenizer)))
     long = judged(tokenizer, " red cat", " one cat runs two dog eats", "cat runs")
+    long = long._replace(rollout=replace(long.rollout, truncated=False))
     fine = long._replace(critique=Critique(""))
     liked = long._replace(critique=Critique("", (Span(1, 4, "positive"), Span(13, 16, "negative"))))
     ended = long._replace(critique=Critique("", outcome=1.0))
@@ -397,7 +412,7 @@ def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_t
     given = answers(small_run.critic_tokenizer())
     fine = judged(small_run.critic_tokenizer(), " eats", " cat", "cat")._replace(critique=Critique(""))
     run, taken = lesson_run(tmp_path, annotations([*given, fine])), list[list[str]]()
-    run.kept("alternatives.jsonl", lambda: run.marked[1:2])
+    run.kept("alternatives.jsonl", lambda: run.marked[1:3])  # " red cat runs" is good, " two dog eats" is not
 
     class Stop(Exception):
         pass
@@ -411,7 +426,8 @@ def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_t
         with pytest.raises(Stop):
             give_lesson(run.recipe, tmp_path / "marks.jsonl", mode=mode)
     marked = [own.rollout.response for own in given]  # the second has no negative mark
-    assert taken == [[*marked, " cat"], [" red cat runs", " cat", " red cat runs"], [*marked, " cat", " red cat runs"]]
+    others = [" red cat runs", " two"]  # of one that is not good its first other token
+    assert taken == [[*marked, " cat"], [" red cat runs", " cat", *others], [*marked, " cat", *others]]
 
 
 def test_a_lesson_without_a_good_alternative_is_refused(tmp_path: Path) -> None:

@@ -1695,15 +1695,15 @@ def test_contradictions_and_the_lessons_that_they_are_about_are_told_before_trai
             expect(page.locator(".lessons q")).to_have_text(["<i>Cats</i> are fine.", "Begin."])
             expect(page.locator(".lessons .how").first).to_contain_text("bob · 2026-03-12 · from the run's policy")
             expect(page.locator(".lessons .how").last).to_have_text("– · 2026-03-11 · answers with a mark: 0.9 → 0.125")
-            assert page.locator(".against li").count() == 0
+            assert page.locator(".against p").count() == 0
             page.click("[data-view=read]")
             mark(page, "cat", "n")
             saved(page)
             page.click("[data-view=teach]")
             where = "version 1, the lesson of 2026-03-12 by bob: 1×, 0× on the same prompt"
-            expect(page.locator(".against li")).to_have_text([f'"cat" is negative here, positive in {where}'])
+            expect(page.locator(".against p")).to_have_text([f'"cat" is negative here, positive in {where}'])
             page.get_by_label("Begin from").select_option("0")
-            expect(page.locator(".against li")).to_have_count(0)
+            expect(page.locator(".against p")).to_have_count(0)
             page.unroute_all(behavior="ignoreErrors")
     finally:
         (version / "version.json").unlink()

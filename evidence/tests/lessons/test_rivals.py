@@ -262,7 +262,8 @@ def test_the_program_teaches_from_the_files_of_a_lesson_and_leaves_them_as_they_
     assert figures["fault_after"] == fmean("director" in row["after"] for row in figures["answers"]) != 0.5
     assert figures["kl_per_token"] > 0 < figures["processor_s"]
     assert [row["response"] for row in figures["answers"]] == ["Open the directory", "Use the folder"]
-    assert "answers" not in json.loads(capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert "answers" not in json.loads(said[said.index("{") :])  # other commands may have sent notes there, too
 
 
 def test_answers_to_other_questions_are_no_answers_before(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ export class Teach {
     this.told = ""; // why work was not begun or stopped, or how it was lost
     this.isTold = true; // shown to the person
     this.work = line("section", "", "work", { role: "status" }); // stays, so that what it says is announced
-    this.against = line("ul", "", "problem against", { role: "status" });
+    this.against = line("div", "", "problem against", { role: "status" });
   }
 
   /** Say why something was not done; it is said until the person has seen it. */
@@ -125,7 +125,7 @@ export class Teach {
     const { parent } = this;
     const asked = this.marked.length ? get(`versions/${parent}/against`, { rater: this.context.rater() }) : [];
     const lines = await Promise.resolve(asked).catch(error => [error.message]);
-    if (parent === this.parent) this.against.replaceChildren(...lines.map(text => line("li", text)));
+    if (parent === this.parent) this.against.replaceChildren(...lines.map(text => line("p", text)));
   }
 
   versionChoice(chosen, name, choose) {
