@@ -13,7 +13,7 @@ from typing import Any
 
 from text2grad.files import appended_records, readable
 from text2grad.models import base_named_by
-from text2grad.runs.alternatives import in_words
+from text2grad.runs.words import in_words
 from text2grad.types import visible
 
 MOST = 5  # contradictions that are told one by one

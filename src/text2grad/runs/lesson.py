@@ -38,6 +38,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_critique_records
 from text2grad.files import to_json, write_atomically, write_records
 from text2grad.models import (
+    Caches,
     Scores,
     TokenBatch,
     batch_indices,
@@ -61,11 +62,11 @@ from text2grad.rl import (
     phase,
     prepare_policy,
 )
-from text2grad.runs.alternatives import departing
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.learned import contradictions, lessons_in, records_in
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
+from text2grad.runs.words import new_words, places_of
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
@@ -308,17 +309,20 @@ class LessonRun(PolicySampler):
         """
         rollout = self.recipe.rollout
         ends = self.ends
-        open_ones = [(*asked, *start) for _, asked, start in tries if start[-1] not in ends]
+        goes_on = [(tuple(asked), (*asked, *start)) for _, asked, start in tries if start[-1] not in ends]
+        caches = Caches()
+        caches.groups, rows = zip(*goes_on, strict=True) if goes_on else ((), ())
         seed = self.recipe.run.seed + TRIES_SEED
         rest = iter(
             sample(
                 self.policy,
-                open_ones,
-                step_uniforms(seed=seed, step=0, rows=len(open_ones), tokens=BEHIND),
+                rows,
+                step_uniforms(seed=seed, step=0, rows=len(rows), tokens=BEHIND),
                 eos_ids=ends,
                 pad_id=padding_id(self.policy, self.tokenizer, ends),
                 temperature=rollout.temperature,
                 rows_at_once=rollout.rows_at_once,
+                caches=caches,
             )
         )
         ids = [(*start, *(next(rest) if start[-1] not in ends else ())) for _, _, start in tries]
@@ -336,9 +340,8 @@ class LessonRun(PolicySampler):
         quotes = (
             own.rollout.response[mark.start : mark.end] for mark in own.critique.spans if mark.label == "negative"
         )
-        again = (re.finditer(re.escape(quote), other.response, re.IGNORECASE) for quote in quotes)
-        marks = self.judged([other])[0].critique.spans
-        return [*(Span(*match.span(), "negative") for matches in again for match in matches), *marks]
+        again = (place for quote in quotes for place in places_of(quote, other.response))
+        return [*(Span(*place, "negative") for place in again), *self.judged([other])[0].critique.spans]
 
     def verdict(self, rollout: Rollout, place: int, blamed: Sequence[Span]) -> Critique:
         """Return the critique of an alternative: its first other tokens, or the outcome where that is an end.
@@ -485,10 +488,9 @@ def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
     """Return the page of held-out answers, before and after: marks are negative, and positive what is new after it."""
     shown: dict[str, list[dict[str, Any]]] = {f"{name} the lesson": [] for name in sides}
     for row in zip(*sides.values(), strict=True):
-        old, whole = row[0], [Span(0, len(row[0].rollout.response), "negative")]
         for side, own in zip(shown.values(), row, strict=True):
-            new = departing(old.rollout.response, whole, own.rollout.response) if own is not old else None
-            critique = Critique("", (*own.critique.spans, *(new.spans if new else ())))
+            new = new_words(row[0].rollout.response, own.rollout.response)
+            critique = Critique("", (*own.critique.spans, *(Span(*place, "positive") for place in new)))
             (delta,), (offsets,) = response_deltas(run.tokenizer, [own.rollout], [critique])
             side.append({**own.texts, "delta": delta, "offsets": offsets})
     intro = f"“{run.ready.comment}”\n\n" if run.ready else ""
