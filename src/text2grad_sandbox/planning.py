@@ -7,6 +7,7 @@ import ast
 import builtins
 import re
 import symtable
+import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
@@ -70,6 +71,16 @@ class Plan(NamedTuple):
     suspects: list[str]
 
 
+def parsed(text: str) -> ast.Module:
+    r"""Return the tree of a program or of tests, without warnings about escapes in it such as \d.
+
+    Raises:
+        SyntaxError or another error of the parser.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(text)
+
+
 @lru_cache(maxsize=1024)
 def plan(tests: str) -> Plan:
     """Return how tests run.
@@ -77,7 +88,7 @@ def plan(tests: str) -> Plan:
     Raises:
         ValueError: if no statement that runs can fail; SyntaxError or another error of the parser otherwise.
     """
-    tree = ast.parse(tests)
+    tree = parsed(tests)
     nodes = list(ast.walk(tree))
     if not any(map(_can_fail, nodes)):
         raise ValueError("the tests hold no assertion and no call: no program could fail them")
@@ -219,7 +230,8 @@ def global_names(code: str) -> tuple[set[str], set[str], set[str]]:
     Raises:
         SyntaxError or another error of the parser.
     """
-    top = symtable.symtable(code, "module.py", "exec")
+    with warnings.catch_warnings(action="ignore"):
+        top = symtable.symtable(code, "module.py", "exec")
     used = {name for name in _globals_used(top) if not name.startswith("__")}
     return used, _globals_bound(top), {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
 

@@ -5,12 +5,14 @@ from textwrap import indent
 
 import pytest
 
+from text2grad.critics.programs.failing_lines import split_tests
 from text2grad.critics.programs.program_text import Program, fault, judged_program, program_in
 from text2grad.critics.programs.ruff_critic import RuffCritic
-from text2grad.critics.programs.unit_tests import UnitTestCritic
+from text2grad.critics.programs.unit_tests import UnitTestCritic, imported
 from text2grad.critics.servers.annotation import Item, add_test_outcomes
 from text2grad.critics.servers.store import Store
-from text2grad.types import Example
+from text2grad.types import Example, Span
+from text2grad_sandbox import names_of_tests
 
 RIGHT = "def f(x):\n    return x + 1\n"
 WRONG = "def f(x):\n    y = x\n    y = y * 7\n    return y\n"  # longer, so that length does not find the right one
@@ -155,6 +157,9 @@ def test_a_prompt_that_opened_the_reasoning_makes_a_cut_draft_no_answer() -> Non
 
 def test_a_warning_of_python_is_no_fault() -> None:
     assert [fault("'\\d'\n"), fault("x = 1\ny = (\n"), fault("x = '\0'"), fault("#" * 100_001)] == [0, 2, 1, 1]
+    assert Program("x = f('\\d')").expression(1) == Span(4, 11, "negative")
+    tests = "import left\nassert f('\\d') == 1"
+    assert (names_of_tests(tests), imported(tests), split_tests(tests)[1][0]) == ({"f"}, {"left"}, True)
 
 
 SCRIPT = "n = int(input())\nprint(n + 1)\n"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from text2grad_sandbox import parsed
+
 MAX_LINES = 3  # more suspect lines than this do not locate a fault
 
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Pass)
@@ -105,7 +107,7 @@ def split_tests(tests: str) -> list[tuple[bool, str]]:
     The list is empty if only pytest can run the tests: with fixtures, decorators or methods.
     """
     try:
-        body = ast.parse(tests).body
+        body = parsed(tests).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
@@ -172,7 +174,7 @@ def _with_setup(are_tests: list[bool], runs: list[StatementRun]) -> list[Stateme
 def _names(source: str) -> tuple[set[str], set[str]]:
     """Return the names that a statement reads, and the names that it assigns."""
     read, made = set[str](), set[str]()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Name):
             (made if isinstance(node.ctx, ast.Store) else read).add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):

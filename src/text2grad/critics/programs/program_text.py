@@ -16,7 +16,6 @@ import ast
 import builtins
 import json
 import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from math import inf
 
 from text2grad.feedback import answer_parts
 from text2grad.types import Example, Span
-from text2grad_sandbox import global_names, names_of_tests
+from text2grad_sandbox import global_names, names_of_tests, parsed
 
 Lines = Sequence[tuple[int, str]]  # offset in the response and text, with its end, of each line
 Block = tuple[str, tuple[tuple[int, str], ...]]  # of a fence: its language in small letters, "" without one; its lines
@@ -93,7 +92,7 @@ class Program:
 
     @cached_property
     def _statements(self) -> list[ast.stmt]:
-        tree = ast.parse("" if fault(self.text) else self.text)
+        tree = parsed("" if fault(self.text) else self.text)
         return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
 
     def _offset(self, line: int, column_bytes: int) -> int:
@@ -150,8 +149,7 @@ def _lines(response: str, start: int, end: int) -> Lines:
 def _names(text: str) -> tuple[set[str], set[str], set[str]]:
     """Return what `global_names` does; of a program that Python cannot parse, what it seems to define."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            return global_names(text)
+        return global_names(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         seen = {part.split()[-1] for part in _PARTS.findall(text)}
         return set(), seen, seen
@@ -186,8 +184,7 @@ def text_of(lines: Lines) -> str:
 def fault(text: str) -> int:
     """Return the line of the first fault that Python finds in a program, 0 without one; 1 if it is not tried."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes such as \d in a program
-            return int(len(text) > _MOST_CHARS or not ast.parse(text))
+        return int(len(text) > _MOST_CHARS or not parsed(text))
     except SyntaxError as error:
         return max(error.lineno or 1, 1)
     except (ValueError, RecursionError, MemoryError):

@@ -29,7 +29,7 @@ from text2grad.critics.programs.program_text import Program, judged_program
 from text2grad.errors import DataError
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span
-from text2grad_sandbox import Result, Sandbox, reason_not_to_run, with_names
+from text2grad_sandbox import Result, Sandbox, parsed, reason_not_to_run, with_names
 
 SHOWN_TESTS = 3
 FORGEABLE = (
@@ -246,7 +246,7 @@ def imported(tests: str) -> set[str]:
     An import within `try` may fail.
     """
     try:
-        nodes = list(ast.walk(ast.parse(tests)))
+        nodes = list(ast.walk(parsed(tests)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # cases in JSON
         return set()
     tried = {inner for node in nodes if isinstance(node, ast.Try) for inner in ast.walk(node)}
