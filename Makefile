@@ -46,6 +46,7 @@ test-all: dev                ## the studio in a browser, wheels, further isolati
 	$(MAKE) results-short
 
 test-full: dev               ## by hand, for hours: matrices, long trainings, real servers and engines
+	-$(BIN)/pip install --quiet sentencepiece sacremoses rjieba mistral-common  # of rare tokenizers
 	-$(ONE_THREAD) $(BIN)/pytest -q -m slow --junitxml build/full/slow.xml
 	-$(MAKE) newest-test verl-test vllm-test
 	$(BIN)/python tests/helpers/full_table.py build/full/*.xml --out tests/matrices/full.md

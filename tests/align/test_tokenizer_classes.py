@@ -1,7 +1,6 @@
 """Every tokenizer class that can be made here: where its tokens lie, for texts and for ids that no text encodes to.
 
-`tests/matrices/tokenizers.md` is the table of the last run, in an environment that has sentencepiece, sacremoses,
-rjieba and mistral-common too.
+`tests/matrices/tokenizers.md` is the table of the last run, with the packages that `make test-full` installs for it.
 """
 
 import random

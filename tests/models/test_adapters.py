@@ -215,6 +215,7 @@ class Noisy(nn.Module):
             "layerdrop",
             "resid_pdrop",
             "drop_prob",
+            "jitter_noise",
         )
         for name in (*self.rates, "router_jitter_noise"):
             setattr(self, name, 0.3)
@@ -224,7 +225,8 @@ class Noisy(nn.Module):
 def test_rates_kept_as_plain_numbers_are_set_to_zero_and_nothing_else_is() -> None:
     module = Noisy()
     disable_dropout(module)
-    assert [getattr(module, name) for name in (*module.rates, "router_jitter_noise")] == [0.0] * 7
+    assert [getattr(module, name) for name in module.rates] == [0.0] * 7
+    assert module.router_jitter_noise == 0.3  # of Phi-3.5 MoE, which weighs experts by it
     assert module.drop.p == 0.0
     assert module.eps == 0.3
     assert module.normalize_before_dropping is True

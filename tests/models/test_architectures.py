@@ -152,9 +152,11 @@ def named(name: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_layers_without_their_output_layer_are_found_and_routers_get_no_adapter() -> None:
-    # Llama 4 of transformers 5.23: `get_decoder` is the whole model, and the router is a linear layer with two outputs
-    assert outcome(named("Llama4TextConfig")) == "right"
+@pytest.mark.parametrize("name", ["Llama4TextConfig", "PhimoeConfig", "LagunaConfig"])
+def test_architectures_with_ways_of_their_own_train_and_come_back(name: str) -> None:
+    # transformers 5.23. Llama 4: `get_decoder` is the whole model, and the router is a linear layer with two outputs.
+    # Phi-3.5 MoE: its router computes with what is named a jitter. Laguna: peft 0.21 does not find its adapter's names.
+    assert outcome(named(name)) == "right"
 
 
 @pytest.mark.parametrize("name", ["OpenAIGPTConfig", "HyperCLOVAXConfig", "GitConfig"])

@@ -133,7 +133,7 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
         ModelError: if it is damaged, does not fit the base, is no adapter of the layers' weights, or was saved on
             another base.
     """
-    from peft import MODEL_TYPE_TO_PEFT_MODEL_MAPPING, PeftConfig, PeftModel
+    from peft import MODEL_TYPE_TO_PEFT_MODEL_MAPPING, PeftConfig, PeftModel, load_peft_weights
 
     with readable_adapter(path):  # as PeftModel.from_pretrained, which does not tell what it read
         config = PeftConfig.from_pretrained(path)
@@ -142,7 +142,13 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
         adapted: Any = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type or "", PeftModel)(base, config)
         read = adapted.load_adapter(path, POLICY_ADAPTER, is_trainable=trainable, key_mapping=names)
         if not config.is_prompt_learning:
-            refuse_unread([key for key in read.missing_keys if ".lora_" in key], read.unexpected_keys)
+            lacks = [key for key in read.missing_keys if ".lora_" in key]
+            if lacks:  # peft 0.21 renames also names of the model's own, as it does the base's (Laguna, Inkling 2)
+                own = load_peft_weights(path, device="cpu")
+                named = {re.sub(r"\.lora_\w+", rf"\g<0>.{POLICY_ADAPTER}", name): own[name] for name in own}
+                read = adapted.load_state_dict(named, strict=False)
+                lacks = [key for key in lacks if key in read.missing_keys]
+            refuse_unread(lacks, read.unexpected_keys)
         if broken := not_finite(adapted):
             raise ValueError(broken)
     check_adapter(adapted, f"the adapter {path!r}")
@@ -275,13 +281,14 @@ def same_trainable(model: Any) -> Iterator[None]:
 def disable_dropout(model: nn.Module) -> None:
     """Set every rate of dropout, layer drop and router jitter to zero, so that PPO's ratios compare weights only.
 
-    This holds in `train()` mode too, which gradient checkpointing needs.
+    This holds in `train()` mode too, which gradient checkpointing needs. Phi-3.5 MoE's `router_jitter_noise` is no rate
+    of noise: within that distance its router weighs experts against each other, also in `eval()` mode.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in list(vars(module).items()):
-            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+            if isinstance(value, float) and re.search("drop|(?<!router_)jitter", name):
                 setattr(module, name, 0.0)
 
 
