@@ -2,7 +2,6 @@ from .cases import Case as Case
 from .planning import (
     global_names as global_names,
     names_of_tests as names_of_tests,
-    parsed as parsed,
     with_names as with_names,
 )
 from .sandbox import (

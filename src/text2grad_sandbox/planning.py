@@ -71,16 +71,6 @@ class Plan(NamedTuple):
     suspects: list[str]
 
 
-def parsed(text: str) -> ast.Module:
-    r"""Return the tree of a program or of tests, without warnings about escapes in it such as \d.
-
-    Raises:
-        SyntaxError or another error of the parser.
-    """
-    with warnings.catch_warnings(action="ignore"):
-        return ast.parse(text)
-
-
 @lru_cache(maxsize=1024)
 def plan(tests: str) -> Plan:
     """Return how tests run.
@@ -88,7 +78,8 @@ def plan(tests: str) -> Plan:
     Raises:
         ValueError: if no statement that runs can fail; SyntaxError or another error of the parser otherwise.
     """
-    tree = parsed(tests)
+    with warnings.catch_warnings(action="ignore"):  # of escapes such as \d
+        tree = ast.parse(tests)
     nodes = list(ast.walk(tree))
     if not any(map(_can_fail, nodes)):
         raise ValueError("the tests hold no assertion and no call: no program could fail them")
@@ -225,13 +216,8 @@ def _owner(node: ast.AST) -> str:
 
 
 def global_names(code: str) -> tuple[set[str], set[str], set[str]]:
-    """Return the names of a module that its code reads, binds, and binds other than by import.
-
-    Raises:
-        SyntaxError or another error of the parser.
-    """
-    with warnings.catch_warnings(action="ignore"):
-        top = symtable.symtable(code, "module.py", "exec")
+    """Return the names of a module that its code reads, binds, and binds other than by import; raises as the parser."""
+    top = symtable.symtable(code, "module.py", "exec")
     used = {name for name in _globals_used(top) if not name.startswith("__")}
     return used, _globals_bound(top), {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
 

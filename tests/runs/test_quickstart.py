@@ -25,19 +25,6 @@ from text2grad.tasks import ready_lesson
 from text2grad.tasks.registry import procedural_task
 from text2grad.types import Conversation
 
-SHORT = [
-    "sft.steps=300",
-    "quickstart.after_reward_model=80",
-    "reward_model.steps=400",
-    "quickstart.responses=4000",
-    "run.steps=12",
-    "refresh.steps=[6]",
-    "refresh.train_steps=20",
-    "data.eval_examples=128",
-    "data.eval_every=6",
-]
-"""A minute of a fast processor, in which the policy learns."""
-
 TINY = [
     "sft.steps=40",
     "quickstart.after_reward_model=20",
@@ -50,7 +37,7 @@ TINY = [
     "data.eval_examples=16",
     "data.eval_every=2",
 ]
-"""The same commands and files; nothing is learned."""
+"""The commands and files of the quickstart; nothing is learned."""
 
 pytestmark = pytest.mark.timeout(900)  # the fixture trains three models and two policies
 
@@ -79,16 +66,17 @@ def result(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_policy_learns_and_the_reward_model_writes_what_can_be_read(tmp_path: Path) -> None:
-    assert quickstart_in(tmp_path, SHORT) == 0
+    assert quickstart_in(tmp_path, []) == 0
     result = result_in(tmp_path)
     methods = result["methods"]
     assert list(methods) == ["sft", "text2grad", "scalar_ppo"]
-    assert methods["text2grad"]["final"][0] > methods["sft"]["final"][0] + 0.02
+    assert methods["text2grad"]["final"][0] >= 0.95
+    assert methods["text2grad"]["final"][0] > methods["scalar_ppo"]["final"][0] > methods["sft"]["final"][0]
     (quality,) = result["reward_model"]
     assert quality["failure_rate"] <= 0.02
-    assert quality["precision/positive"] > 0.6
-    assert quality["recall/positive"] > 0.5
+    assert min(quality["f1/positive"], quality["f1/negative"]) > 0.8
 
 
 def test_results_hold_one_value_and_one_curve_for_each_seed(result: dict[str, Any]) -> None:

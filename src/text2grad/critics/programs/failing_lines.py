@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from text2grad_sandbox import parsed
+from text2grad.critics.programs.program_text import parsed
 
 MAX_LINES = 3  # more suspect lines than this do not locate a fault
 

@@ -16,6 +16,7 @@ import ast
 import builtins
 import json
 import re
+import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from math import inf
 
 from text2grad.feedback import answer_parts
 from text2grad.types import Example, Span
-from text2grad_sandbox import global_names, names_of_tests, parsed
+from text2grad_sandbox import global_names, names_of_tests
 
 Lines = Sequence[tuple[int, str]]  # offset in the response and text, with its end, of each line
 Block = tuple[str, tuple[tuple[int, str], ...]]  # of a fence: its language in small letters, "" without one; its lines
@@ -149,7 +150,8 @@ def _lines(response: str, start: int, end: int) -> Lines:
 def _names(text: str) -> tuple[set[str], set[str], set[str]]:
     """Return what `global_names` does; of a program that Python cannot parse, what it seems to define."""
     try:
-        return global_names(text)
+        with warnings.catch_warnings(action="ignore"):
+            return global_names(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         seen = {part.split()[-1] for part in _PARTS.findall(text)}
         return set(), seen, seen
@@ -179,6 +181,12 @@ def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
 def text_of(lines: Lines) -> str:
     """Return the text of lines."""
     return "".join(text for _, text in lines)
+
+
+def parsed(text: str) -> ast.Module:
+    """Return the tree of a program or of tests, without warnings of escapes in it; raises what `ast.parse` does."""
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(text)
 
 
 def fault(text: str) -> int:

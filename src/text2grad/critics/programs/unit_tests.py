@@ -25,11 +25,11 @@ from text2grad.critics.programs.failing_lines import (
     suspect_lines,
     tracing_tests,
 )
-from text2grad.critics.programs.program_text import Program, judged_program
+from text2grad.critics.programs.program_text import Program, judged_program, parsed
 from text2grad.errors import DataError
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span
-from text2grad_sandbox import Result, Sandbox, parsed, reason_not_to_run, with_names
+from text2grad_sandbox import Result, Sandbox, reason_not_to_run, with_names
 
 SHOWN_TESTS = 3
 FORGEABLE = (
