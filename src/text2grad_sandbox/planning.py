@@ -78,7 +78,7 @@ def plan(tests: str) -> Plan:
     Raises:
         ValueError: if no statement that runs can fail; SyntaxError or another error of the parser otherwise.
     """
-    with warnings.catch_warnings(action="ignore"):  # of escapes such as \d
+    with warnings.catch_warnings(action="ignore"):  # of escapes such as \d, here and in `global_names`
         tree = ast.parse(tests)
     nodes = list(ast.walk(tree))
     if not any(map(_can_fail, nodes)):
@@ -217,7 +217,8 @@ def _owner(node: ast.AST) -> str:
 
 def global_names(code: str) -> tuple[set[str], set[str], set[str]]:
     """Return the names of a module that its code reads, binds, and binds other than by import; raises as the parser."""
-    top = symtable.symtable(code, "module.py", "exec")
+    with warnings.catch_warnings(action="ignore"):
+        top = symtable.symtable(code, "module.py", "exec")
     used = {name for name in _globals_used(top) if not name.startswith("__")}
     return used, _globals_bound(top), {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from text2grad.config.interruption import Interruption
 from text2grad.errors import CriticError
 from text2grad.feedback import ask, kept_process, load_callable
 from text2grad.feedback.process_state import _environments, _function_modes, _precisions, _tell, _umask
@@ -255,3 +256,14 @@ def test_sigterm_ends_a_copy_whose_process_handles_it_also_at_once() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ends == [*[-signal.SIGTERM] * 5, 7]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_call_is_the_process_s_own(number: signal.Signals, caplog: pytest.LogCaptureFixture) -> None:
+    before = [signal.getsignal(own) for own in (signal.SIGINT, signal.SIGTERM)]
+    with Interruption() as interruption:
+        with kept_process("a critic that takes long"):
+            signal.raise_signal(number)
+        assert interruption.received == number
+        assert [signal.getsignal(own) for own in (signal.SIGINT, signal.SIGTERM)] == before  # the second ends at once
+    assert "changed the handler" not in caplog.text
