@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.config.interruption import SIGNALS, Interruption
+from text2grad.config.interruption import SIGNALS, Interruption, signals_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +42,22 @@ def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
     assert interruption.received == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_a_finalizer_loses_ends_the_run(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    lost = list[Any]()
+    monkeypatch.setattr("sys.unraisablehook", lambda told: lost.append(told.exc_type))
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    with signals_interrupt():
+        left = Left()
+        del left
+        assert lost == [KeyboardInterrupt]
+        with Interruption() as interruption:
+            assert interruption.received == number
+    with Interruption() as interruption:
+        assert interruption.received is None

@@ -6,12 +6,9 @@ import os
 import shlex
 import signal
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import entry_points, version
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -39,6 +36,7 @@ from text2grad.cli import (
     without,
 )
 from text2grad.cli.log import configure_log, open_streams, write_nowhere
+from text2grad.config import signals_interrupt
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad_sandbox import SandboxError
 
@@ -117,7 +115,7 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
-        with _signals_interrupt():
+        with signals_interrupt():
             doctor.check_extras(args.called, args.extras)
             return int(args.run(args))
     except Interrupted as error:
@@ -148,25 +146,6 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
 def _failed(message: str, code: int) -> int:
     Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
     return code
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP act as Ctrl-C does, unless they are ignored (nohup) or handled."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGTERM, signal.SIGHUP) if in_main_thread else ()
-    mine = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
-    for number in mine:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in mine:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _stopped(

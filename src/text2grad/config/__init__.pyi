@@ -1,5 +1,5 @@
 from .critic import RewardConfig as RewardConfig
-from .interruption import Interruption as Interruption
+from .interruption import Interruption as Interruption, signals_interrupt as signals_interrupt
 from .policy import (
     ModelConfig as ModelConfig,
     OptimConfig as OptimConfig,

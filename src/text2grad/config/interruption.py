@@ -3,12 +3,39 @@
 import os
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 STDERR = 2  # its file descriptor
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_raised: list[int] = []  # signals that became a KeyboardInterrupt in `signals_interrupt`
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP act as Ctrl-C does, unless they are ignored (nohup) or handled.
+
+    A finalizer, or a bare `except` of a library, loses the KeyboardInterrupt: an `Interruption` in the block knows it.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        _raised.append(number)
+        raise KeyboardInterrupt(number)
+
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in SIGNALS if in_main_thread}
+    mine = {number: handler for number, handler in before.items() if handler in usual}
+    for number in mine:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in mine.items():
+            signal.signal(number, handler)
+        _raised.clear()
 
 
 class Interruption:
@@ -31,6 +58,8 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
             self._before = {number: signal.signal(number, self._receive) for number in SIGNALS if number not in ignored}
+            if _raised:
+                self._receive(_raised[0], None)
         return self
 
     def __exit__(self, *_: object) -> None:
