@@ -66,10 +66,8 @@ def kept_process(whose: str, *, loading: bool = False) -> Iterator[None]:
             os._exit(1)
         warnings.filters[:] = filters  # type: ignore[index]  # libraries change them when they are imported: no word
         for name, value, read, restore in before:
-            signalled = getattr(
-                getattr(value, "__self__", None), "received", None
-            )  # `Interruption` takes it back itself
-            if _value(read) != value and signalled is None:
+            received = getattr(getattr(value, "__self__", None), "received", None)  # a signal, by `Interruption`
+            if _value(read) != value and received is None:
                 restore(value)
                 changed.append(name)
         for name, number, copy in copies:
