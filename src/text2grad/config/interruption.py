@@ -5,10 +5,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
 STDERR = 2  # its file descriptor
+AGAIN_S = 0.01  # until a signal that came in a finalizer
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _raised: list[int] = []  # signals that became a KeyboardInterrupt in `signals_interrupt`
 
@@ -17,10 +19,14 @@ _raised: list[int] = []  # signals that became a KeyboardInterrupt in `signals_i
 def signals_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP act as Ctrl-C does, unless they are ignored (nohup) or handled.
 
-    A finalizer, or a bare `except` of a library, loses the KeyboardInterrupt: an `Interruption` in the block knows it.
+    A finalizer would lose the KeyboardInterrupt, and print it: the signal comes again behind it. What a library's bare
+    `except` loses, an `Interruption` in the block knows.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if any(own.f_code.co_name == "__del__" for own, _ in walk_stack(frame)):
+            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+            return
         _raised.append(number)
         raise KeyboardInterrupt(number)
 
