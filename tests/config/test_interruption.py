@@ -61,7 +61,7 @@ def test_a_signal_in_a_finalizer_acts_behind_it(number: signal.Signals, capfd: p
         left = Left()
         del left
         with pytest.raises(KeyboardInterrupt):
-            threading.Event().wait()
+            threading.Event().wait(60)
     assert capfd.readouterr().err == ""
 
 
