@@ -79,11 +79,11 @@ def test_beginnings_that_are_short_or_shared_by_few_rows_or_other_kernels_are_co
     assert not attends_to_shared(trunk, cache, 4)
 
 
-@pytest.mark.parametrize("model_type", ["diffllama", "gptj", "deepseek_v3"])
+@pytest.mark.parametrize("model_type", ["diffllama", "deepseek_v3"])
 def test_an_architecture_with_an_attention_of_its_own_has_copies(
     model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # DiffLlama joins halves of the values behind the cache; GPT-J has its own function, DeepSeek other sizes of values.
+    # DiffLlama joins halves of the values behind the cache; DeepSeek has other sizes of values.
     monkeypatch.setattr(shared_attention, "LEAST_SHARED", 1)
     model = model_of(CONFIG_MAPPING[model_type]).eval()
     assert can_share_prompts(model)

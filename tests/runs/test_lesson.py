@@ -328,6 +328,18 @@ def test_the_steps_read_some_tokens_from_the_first_token_of_a_negative_mark_on(
     assert run.parts([long]) == [long._replace(critique=own.critique)], "a short answer stays whole"
 
 
+def test_a_fault_in_new_words_is_shown_as_a_fault(tmp_path: Path) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    run = lesson_run(tmp_path, annotations(answers(tokenizer)))
+    sides = {
+        "before": judged(tokenizer, " red cat", " one cat", "one"),
+        "after": judged(tokenizer, " red cat", " two dog", "two"),
+    }
+    page = module._page(run, {name: [own] for name, own in sides.items()})
+    for shown in ('δ -1"> one<', 'δ -1"> two<', 'δ 1"> dog<'):
+        assert shown in page
+
+
 def test_another_seed_asks_other_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_run.save_base(tmp_path / "base")
     monkeypatch.setattr(LessonRun, "__call__", lambda self, examples, seed: list(examples))

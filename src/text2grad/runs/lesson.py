@@ -490,8 +490,9 @@ def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
     for row in zip(*sides.values(), strict=True):
         for side, own in zip(shown.values(), row, strict=True):
             new = new_words(row[0].rollout.response, own.rollout.response)
-            critique = Critique("", (*own.critique.spans, *(Span(*place, "positive") for place in new)))
-            (delta,), (offsets,) = response_deltas(run.tokenizer, [own.rollout], [critique])
+            fresh = Critique("", tuple(Span(*place, "positive") for place in new))
+            deltas, (offsets, _) = response_deltas(run.tokenizer, [own.rollout] * 2, [own.critique, fresh])
+            delta = [marked or is_new for marked, is_new in zip(*deltas, strict=True)]  # a new fault is a fault
             side.append({**own.texts, "delta": delta, "offsets": offsets})
     intro = f"“{run.ready.comment}”\n\n" if run.ready else ""
     intro += "Held-out questions. Negative: what the comment is about. Positive: words that are new after the lesson."
