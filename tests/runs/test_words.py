@@ -31,6 +31,7 @@ def test_the_words_of_a_quote_are_looked_for_not_its_characters(quote: str, text
         ("Open the Directory.", "Open the directory.", []),  # whatever the case
         ("", "One two.", ["One two."]),
         ("One two.", "", []),
+        ("Go.", "Go to İzmir now.", ["to İzmir now"]),  # in lower case the letter İ has two characters
     ],
 )
 def test_new_words_are_those_that_the_older_answer_does_not_have(old: str, new: str, said: list[str]) -> None:

@@ -8,7 +8,7 @@ WORD = re.compile(r"\w+|[^\w\s]+")
 
 def in_words(text: str) -> str:
     """Return the words of a text, in which those of another are looked for; case and space do not matter."""
-    return f" {' '.join(WORD.findall(text.lower()))} "
+    return f" {' '.join(_words(text)[1])} "
 
 
 def places_of(quote: str, text: str) -> list[tuple[int, int]]:
@@ -18,10 +18,9 @@ def places_of(quote: str, text: str) -> list[tuple[int, int]]:
         >>> places_of("one", "None, or ONE: one.")
         [(9, 12), (14, 17)]
     """
-    wanted, words = in_words(quote).split(), list(WORD.finditer(text))
-    said = [word.group().lower() for word in words]
-    starts = [at for at in range(len(words)) if wanted and said[at : at + len(wanted)] == wanted]
-    return [(words[at].start(), words[at + len(wanted) - 1].end()) for at in starts]
+    (_, wanted), (ranges, words) = _words(quote), _words(text)
+    starts = [at for at in range(len(words)) if wanted and words[at : at + len(wanted)] == wanted]
+    return [(ranges[at][0], ranges[at + len(wanted) - 1][1]) for at in starts]
 
 
 def new_words(old: str, new: str) -> list[tuple[int, int]]:
@@ -31,8 +30,13 @@ def new_words(old: str, new: str) -> list[tuple[int, int]]:
         >>> new_words("Open the directory.", "Now open the folder.")
         [(0, 3), (13, 19)]
     """
-    words = list(WORD.finditer(new))
-    before, after = (in_words(text).split() for text in (old, new))
+    (_, before), (ranges, after) = _words(old), _words(new)
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] in ("replace", "insert")]
-    return [(words[first].start(), words[last - 1].end()) for _, _, _, first, last in changed]
+    return [(ranges[first][0], ranges[last - 1][1]) for _, _, _, first, last in changed]
+
+
+def _words(text: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return the character range of each word of a text, and the word in lower case, in which it may be longer."""
+    words = list(WORD.finditer(text))
+    return [word.span() for word in words], [word.group().lower() for word in words]

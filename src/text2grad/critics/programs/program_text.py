@@ -150,8 +150,7 @@ def _lines(response: str, start: int, end: int) -> Lines:
 def _names(text: str) -> tuple[set[str], set[str], set[str]]:
     """Return what `global_names` does; of a program that Python cannot parse, what it seems to define."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            return global_names(text)
+        return global_names(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         seen = {part.split()[-1] for part in _PARTS.findall(text)}
         return set(), seen, seen
