@@ -93,7 +93,7 @@ python() {
 }
 make() {
   case $1 in
-    quickstart) text2grad quickstart --methods text2grad ;;
+    quickstart) text2grad quickstart ;;
     *) command make --dry-run -C "$ROOT" "$1" > /dev/null ;;
   esac
 }
