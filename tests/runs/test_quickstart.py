@@ -101,6 +101,10 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     example = procedural_task("summarization", "held_out").examples(1)[0]
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"
+    said = json.dumps('The surname is Diaz: "Kaya" is wrong. The verb is sold: "sold" is right.')[1:-1]
+    shared = ["The surname is", " Diaz", ': \\"', "Kaya", '\\" is wrong.']
+    shared += [" The verb is", " sold", ': \\"', "sold", '\\" is right.']
+    assert reward_model.tokenizer.convert_ids_to_tokens(reward_model.tokenizer(said).input_ids) == shared
 
 
 def test_the_report_and_the_curves_are_written(out: Path) -> None:

@@ -223,10 +223,8 @@ class Pipeline:
         annotations = annotate(task.critic(), [*examples, *examples], [*answers, *corrupted])
         targets = [critique_target(annotation.critique, annotation.response) for annotation in annotations]
         prompts = [example.prompt_text for example in examples]
-        verdicts = [json.dumps(verdict)[1:-1] for verdict in task.verdicts()]  # escaped as in the targets
-        return word_tokenizer(
-            [*prompts, *answers, *corrupted, *targets, *rare, *words], [*SYMBOLS, *symbols, *verdicts]
-        )
+        said = [json.dumps(text)[1:-1] for text in (*task.verdicts(), *task.symbols)]  # escaped as in the targets
+        return word_tokenizer([*prompts, *answers, *corrupted, *targets, *rare, *words], [*SYMBOLS, *symbols, *said])
 
     def _sample(self, examples: Sequence[Example]) -> list[str]:
         """Sample answers of the fine-tuned policy at temperature 1."""

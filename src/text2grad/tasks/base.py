@@ -72,7 +72,7 @@ class Task(ABC):
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
     tools: ClassVar[Sequence[Callable[..., Any]]] = ()  # what the policy may call; a demonstration is a `Conversation`
     chat_template: ClassVar[str] = ""  # of the policy; "": plain prompts
-    symbols: ClassVar[Sequence[str]] = ()  # texts of the chat template and of calls that become one token each
+    symbols: ClassVar[Sequence[str]] = ()  # texts of chat template, calls and critiques that become one token each
 
     def __post_init__(self) -> None:
         """Refuse an unknown split."""

@@ -197,6 +197,12 @@ class FactWriter:
         """Return every wording of a judgement."""
         return [wording for choices in self.verdicts.values() for wording in choices]
 
+    def symbols(self) -> list[str]:
+        """Return what sentences of critiques share: words before a fact, before a quote, and behind it."""
+        openings = [wording.partition(" {")[0] for choices in self.truths.values() for wording in choices]
+        ends = ['"' + wording.partition("{quote}")[2] + "." for wording in self.judgements() if "{noun}" not in wording]
+        return [': "', *ends, *openings, *(f" {opening}" for opening in openings)]
+
     def words(self) -> list[str]:
         """Return texts that hold every word of critiques, apart from facts and quotes."""
         truths = [wording for choices in self.truths.values() for wording in choices]
