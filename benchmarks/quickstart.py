@@ -2,12 +2,13 @@
 
     python benchmarks/quickstart.py --json evidence/results/quickstart_speed.json
 
-Both run in this environment, in turn, and each pair has a seed of its own: a run is given again with one seed more, and
-leaves the finished ones alone. The earlier commit stands in a worktree of git. "ratio" is the earlier time divided by
-this checkout's. Nothing else may use the machine meanwhile.
+Both run in this environment, in turn; the earlier commit imports `tenacity`, so add it by pip. Each pair has a seed of
+its own: a run is given again with one seed more, and leaves the finished ones alone. The earlier commit stands in a
+worktree of git. "ratio" is the earlier time divided by this checkout's. Nothing else may use the machine meanwhile.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -86,6 +87,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of both, for a trial")
     parser.add_argument("--json", type=Path, help="file of the figures")
     given = parser.parse_args()
+    if importlib.util.find_spec("tenacity") is None:
+        parser.error("the earlier commit imports tenacity after four minutes: pip install tenacity")
     figures = json.dumps(compare(given.commit, given.pairs, given.settings), indent=1)
     if given.json:
         given.json.write_text(f"{figures}\n", "utf-8")
