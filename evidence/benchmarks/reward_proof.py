@@ -271,7 +271,7 @@ def recipe_of(options: argparse.Namespace, scratch: Path, seed: int) -> Recipe:
                 "max_new_tokens": options.max_new_tokens,
                 "eval_every": options.eval_every,
             },
-            "critic": {"whole_words": True, "votes": options.votes},
+            "critic": {"quote_limits": ["whole_words"], "votes": options.votes},
             "run": {"seed": seed, "out": str(scratch / "run"), "threads": options.threads, "tracker": "none"},
         }
     )

@@ -155,15 +155,12 @@ METHODS: Mapping[str, Method] = {
     ),
     "no_words": _ablation(
         "Text2Grad (spans without words)",
-        "critic.quoted_in_feedback=false",  # both concern the feedback
-        "critic.verbatim=false",
+        'critic.quote_limits=["one_list"]',  # the other limits concern the feedback
         needs="reward_model_without_words",
     ),
     "dense_labels": _ablation(
         "Text2Grad (a label per word)",
-        "critic.quoted_in_feedback=false",  # these concern quotes
-        "critic.verbatim=false",
-        "critic.one_list=false",
+        "critic.quote_limits=[]",
         needs="reward_model_dense",
     ),
     "verdicts_only": Method(

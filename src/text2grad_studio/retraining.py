@@ -157,7 +157,7 @@ def corrected(annotation: Annotation, own: Critique) -> Annotation:
 
     Where the rater says nothing, the critic's own spans and sentences stay: a person marks one word, and says nothing
     about the others. Sentences that quote a span with which a mark overlaps go. Each mark is quoted in the feedback,
-    also a mark without words, since a reward model may list only quotes of its feedback (`critic.quoted_in_feedback`).
+    also a mark without words, since a reward model may list only quotes of its feedback (`quoted_in_feedback`).
 
     Args:
         annotation: the rater's.

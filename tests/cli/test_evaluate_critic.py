@@ -264,8 +264,17 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
     assert (whose["votes"], whose["constrain"]) == (2, True)
     assert decoded("three", "--set", "critic.votes=3")["votes"] == 3
     assert decoded("free", "--set", "critic.constrain=false")["constrain"] is False
-    assert decoded("whole", "--set", "critic.whole_words=true")["limits"]["whole_words"] is True
-    again = ["evaluate", "critic", "my.toml", "--no-words", "--out", "two", "--set", "critic.whole_words=true"]
+    assert decoded("whole", "--set", "critic.quote_limits=['whole_words']")["limits"]["whole_words"] is True
+    again = [
+        "evaluate",
+        "critic",
+        "my.toml",
+        "--no-words",
+        "--out",
+        "two",
+        "--set",
+        "critic.quote_limits=['whole_words']",
+    ]
     assert main(again) == 2  # the directory holds critiques without this limit
 
 

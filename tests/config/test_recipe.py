@@ -418,9 +418,8 @@ def test_the_defaults_are_the_papers() -> None:
         ({"critic": {"kind": "server"}}, ["critic.kind"]),
         *(({"critic": {"model": "m", "kind": kind, "votes": 2}}, ["critic.votes"]) for kind in ("server", "probe")),
         ({"critic": {"model": "m", "votes": 2}}, []),
-        *(({"critic": {"model": "m", "constrain": False, limit: True}}, [f"critic.{limit}"])
-          for limit in ("whole_words", "one_list", "quoted_in_feedback", "verbatim")),
-        ({"critic": {"model": "m", "one_list": True}}, []),
+        ({"critic": {"model": "m", "constrain": False, "quote_limits": ["verbatim"]}}, ["critic.quote_limits"]),
+        ({"critic": {"model": "m", "quote_limits": ["one_list"]}}, []),
         ({"ppo": {"beta": 0.0, "target_kl": 0.1}}, ["ppo.target_kl"]),
         ({"ppo": {"beta": 0.1, "target_kl": 0.1}}, []),
         ({"ppo": {"teacher_update_rate": 0.5}}, ["ppo.teacher_update_rate"]),

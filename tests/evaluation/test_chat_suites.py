@@ -12,10 +12,10 @@ from judged_chats import CHATML, alpaca
 from places import DATA, SHARED
 from text2grad.cli.__main__ import main
 from text2grad.config.server import Endpoint
+from text2grad.critics.servers import fill
 from text2grad.critics.servers.store import Answer as Said
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.intervals import estimate
-from text2grad.evaluation.judging import fill
 from text2grad.evaluation.suite import Answer, Question, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite, messages_of, read_preference
 from text2grad.evaluation.suites.length_control import length_controlled, read_gamed

@@ -329,8 +329,9 @@ def test_a_recipe_replaces_the_saved_settings_that_it_names(taught: GenerativeRe
 
     found = loaded().format
     assert (found.limits, found.votes, found.match, found.constrain) == (limits, 3, "exact", True)
-    found = loaded(verbatim=True).format
-    assert (found.limits, found.votes) == (QuoteLimits(one_list=True, whole_words=True, verbatim=True), 3)
+    found = loaded(quote_limits=["verbatim"]).format
+    assert (found.limits, found.votes) == (QuoteLimits(verbatim=True), 3)
+    assert loaded(quote_limits=[]).format.limits == QuoteLimits()
     found = loaded(match="normalized", constrain=False).format
     assert (found.limits, found.match, found.constrain) == (limits, "normalized", False)
 

@@ -211,7 +211,7 @@ def test_the_directory_that_is_served_tells_the_form(tmp_path: Path) -> None:
 def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, tmp_path: Path) -> None:
     recipe = small_run.recipe(
         tmp_path / "run",
-        critic={"model": "rm", "kind": "server", "whole_words": True},
+        critic={"model": "rm", "kind": "server", "quote_limits": ["whole_words"]},
         server={"base_url": server.url, "max_tokens": 77},
         run={"steps": 1},
     )

@@ -138,7 +138,7 @@ def check_loop(url: str, tmp_path: Path) -> None:
     """A step of training with the server as its critic."""
     recipe = small_run.recipe(
         tmp_path / "run",
-        critic={"model": "rm", "kind": "server", "whole_words": True},
+        critic={"model": "rm", "kind": "server", "quote_limits": ["whole_words"]},
         server={"base_url": url, "max_tokens": 100},
         run={"steps": 1},
     )

@@ -63,7 +63,7 @@ def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved
     for settings, constrain, limits in (
         ({}, True, QuoteLimits()),
         ({"constrain": False}, False, QuoteLimits()),
-        ({"one_list": True, "whole_words": True}, True, QuoteLimits(one_list=True, whole_words=True)),
+        ({"quote_limits": ["one_list", "whole_words"]}, True, QuoteLimits(one_list=True, whole_words=True)),
     ):
         critic = critic_from_recipe(make_recipe({"critic": {"model": model, **settings}}))
         assert isinstance(critic, GenerativeRewardModel)

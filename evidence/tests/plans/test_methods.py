@@ -40,8 +40,7 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
         "no_words": {
             "critic.model='x/reward_model'",
             "critic.model='x/reward_model_without_words'",
-            "critic.quoted_in_feedback=false",  # by words, of which there are none
-            "critic.verbatim=false",
+            'critic.quote_limits=["one_list"]',  # the others are about words, of which there are none
         },
     }
     for name in METHODS:  # every setting is one of a recipe

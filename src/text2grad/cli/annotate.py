@@ -25,7 +25,7 @@ from text2grad.feedback import critique_to_json
 from text2grad.files import lock_directory, write_records
 
 NAMED_IDS = 5
-ANNOTATOR = {"model", "template", "reasoning"}  # settings by which an annotation names its annotator
+ANNOTATOR = {"model", "template", "reasoning", "criteria"}  # settings by which an annotation names its annotator
 Results = Sequence[Judged | RequestError]
 
 DESCRIPTION = """\
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
     settings = recipe.annotate.checked()
     out = Path(settings.out)
-    annotator = Annotator(Template(settings.template, settings.reasoning), **recipe.critic.asking())
+    annotator = Annotator(Template.of(settings), **recipe.critic.asking())
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
@@ -121,7 +121,7 @@ def _reward(recipe: str, out: Path) -> list[str]:
 
 def _write(out: Path, recipe: Recipe, items: Sequence[Item], results: Results) -> None:
     """Write annotations.jsonl and failures.jsonl atomically."""
-    settings = recipe.annotate.model_dump(include=ANNOTATOR)
+    settings = {name: value for name, value in recipe.annotate.model_dump(include=ANNOTATOR).items() if value != ()}
     annotations, failures = [], []
     for item, result in zip(items, results, strict=True):
         record = {"id": item.id, "prompt": item.example.prompt_text, "response": item.response}

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from text2grad.config.section import Count, Fraction, Section, Weights
+from text2grad.config.section import Count, Fraction, Listed, Section, Weights
 from text2grad.types import Placement
+
+QuoteLimit = Literal["whole_words", "one_list", "quoted_in_feedback", "verbatim"]
 
 
 class CriticConfig(Section):
@@ -25,14 +27,8 @@ class CriticConfig(Section):
     """Whether the critic sees the thoughts of a model that reasons; hidden, an outcome still reaches them through γ."""
     constrain: bool | None = None
     """Constrain decoding to JSON with verbatim quotes, or a label per word; leave out for the saved setting (true)."""
-    whole_words: bool = False
-    """A constrained quote begins and ends at word boundaries."""
-    one_list: bool = False
-    """A constrained quote in the positive list cannot appear in the negative list."""
-    quoted_in_feedback: bool = False
-    """A constrained quote must also stand in the feedback, between quotation marks."""
-    verbatim: bool = False
-    """Text between double quotation marks in the constrained feedback must occur in the response."""
+    quote_limits: Annotated[tuple[QuoteLimit, ...], Listed] | None = None
+    """Limits of constrained quotes: no cut words, never in both lists, quoted by the feedback, and it quotes truly."""
     votes: Count | None = None
     """Critiques sampled per response, which vote on each character; leave out for the saved setting (1)."""
     max_failure_rate: Fraction = 0.25

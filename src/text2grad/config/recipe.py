@@ -261,7 +261,6 @@ OF_VALUE_FUNCTION = "optim.value_lr optim.value_warmup_steps ppo.value_clip_rang
 
 _LORA = "model.lora_alpha model.lora_targets sft.lora_dropout reward_model.lora_dropout"
 _OF_SPANS = "reward.weighting reward.span_mass reward.unlabelled"
-_QUOTE_LIMITS = "critic.whole_words critic.one_list critic.quoted_in_feedback critic.verbatim"
 
 # The setting that decides, when it does, and what has no effect then: settings, or all of a section.
 _RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
@@ -271,7 +270,7 @@ _RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
     ("critic.use", lambda recipe: recipe.critic.use, "critic.model critic.kind"),
     ("critic.model", lambda recipe: not recipe.critic.use and not recipe.critic.model, "critic.kind"),
     ("critic.kind", lambda recipe: recipe.critic.kind != "generative", "critic.votes"),
-    ("critic.constrain", lambda recipe: recipe.critic.constrain is False, _QUOTE_LIMITS),
+    ("critic.constrain", lambda recipe: recipe.critic.constrain is False, "critic.quote_limits"),
     ("refresh.steps", lambda recipe: not recipe.refresh.asks, "refresh"),
     ("reward.placement", lambda recipe: recipe.reward.placement == "verdict", _OF_SPANS),
     ("ppo.beta", lambda recipe: not recipe.ppo.beta, "ppo.target_kl"),

@@ -1,13 +1,37 @@
 """Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine]."""
 
 import os
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from text2grad.config.section import Count, Listed, NonNegative, Positive, Section
+from text2grad.config.section import Count, Listed, NonNegative, Positive, Section, Table
 from text2grad.errors import ConfigError
+
+
+def _criteria(given: Any) -> Any:
+    """Return the criteria of a rubric as tables with a name, a question and a weight; a text is both of the first."""
+    if not isinstance(given, list | tuple):
+        return given
+    criteria = [{"name": each, "ask": each} if isinstance(each, str) else each for each in given]
+    for criterion in criteria:
+        if not isinstance(criterion, dict) or not isinstance(name := criterion.get("name"), str) or not name.strip():
+            raise ValueError(f'a criterion is a text, or a table with the text "name", got {criterion!r}')
+        if odd := criterion.keys() - {"name", "ask", "weight"}:
+            raise ValueError(f'"{name}" has the key "{min(odd)}"; a criterion has name, ask and weight')
+        weight = criterion.get("weight", 1.0)
+        if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
+            raise ValueError(f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up')
+        if not isinstance(criterion.get("ask", ""), str):
+            raise ValueError(f'"{name}" asks {criterion["ask"]!r}; a text is needed')
+    names = [criterion["name"].casefold() for criterion in criteria]
+    if again := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f'two criteria have the name "{again}"; each is a category of spans and needs its own')
+    return [{"ask": criterion["name"], "weight": 1.0, **criterion} for criterion in criteria]
+
+
+Criteria = Annotated[tuple[Table, ...], BeforeValidator(_criteria), Listed]
 
 
 class Server(Section):
@@ -90,8 +114,10 @@ class Endpoint(Server):
 class AnnotateConfig(Endpoint):
     """Phase 1: annotation by a language model, `text2grad annotate` (section 3.3)."""
 
-    template: Literal["summarization", "code", "qa", "grounded"] = "qa"
-    """Prompt template: the kind of response that is judged; "grounded": an answer, by its passage alone."""
+    template: str = "qa"
+    """Prompt: "qa", "summarization", "code", "grounded" (an answer, by its passage alone), or a file of your own."""
+    criteria: Criteria = ()
+    """What is judged, in place of the template's questions: texts, or {name = "tone", ask = "…", weight = 0.3}."""
     reasoning: bool = True
     """Ask for reasoning, critique and quotes; false asks for quotes only (the ablation of section 5.3)."""
     out: str = "runs/annotations"

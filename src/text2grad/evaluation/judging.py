@@ -1,8 +1,7 @@
 """Requests to a model on a server, to answer or to judge: each answer is paid once, and on disk before it is used."""
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad.config import Endpoint
@@ -19,7 +18,7 @@ from text2grad.critics.servers import (
     run_session,
     unusable,
 )
-from text2grad.errors import ConfigError, DataError, RequestError
+from text2grad.errors import ConfigError, RequestError
 from text2grad.progress import note
 
 
@@ -76,12 +75,3 @@ def judgements(
         refuse_beyond_budget([expense], judge.max_cost)
         with metered(folder, "judge") as tokens:
             return all_answers(judge, store, requests, tokens, f"judgements of {judge.model}")
-
-
-def fill(template: str, fields: Mapping[str, str], where: str) -> str:
-    """Return a template with its {fields} filled; texts of models are never read as templates."""
-    try:
-        return re.sub(r"\{(\w+)\}", lambda match: fields[match[1]], template)
-    except KeyError as error:
-        known = ", ".join(fields)
-        raise DataError(f"{where}: the prompt has the unknown field {{{error.args[0]}}}; known: {known}") from error

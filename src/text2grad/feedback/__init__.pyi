@@ -1,5 +1,9 @@
 from .critic import Critic as Critic, annotate as annotate, ask as ask, check_examples as check_examples
-from .critique_text import is_json as is_json, parse_critique as parse_critique
+from .critique_text import (
+    is_json as is_json,
+    parse_critique as parse_critique,
+    parse_critique_object as parse_critique_object,
+)
 from .examples import (
     Demonstration as Demonstration,
     digest_of_examples as digest_of_examples,
@@ -45,6 +49,7 @@ from .spans import (
     Match as Match,
     count_places as count_places,
     critique_from_text as critique_from_text,
+    locate_critique as locate_critique,
     locate_spans as locate_spans,
 )
 from .splits import hold_out as hold_out, split_by_prompt as split_by_prompt

@@ -58,7 +58,7 @@ class CritiqueFormat:
         if self.constrain and not self.write_feedback and self.limits.quoted_in_feedback:
             raise ModelError(
                 "limits.quoted_in_feedback allows only quotes that the feedback contains, and this model writes no "
-                "feedback. Leave it out (in a recipe: critic.quoted_in_feedback)."
+                "feedback. Leave it out of critic.quote_limits."
             )
 
 

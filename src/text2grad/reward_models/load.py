@@ -7,7 +7,7 @@ neither           the critic of the built-in task
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,8 +21,7 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.shared_base import add_role
 
 _WRITERS = ("generative", "server")
-_LIMITS = tuple(field.name for field in fields(QuoteLimits))
-_DECODING = ("constrain", "match", "votes", *_LIMITS)
+_DECODING = ("constrain", "match", "votes", "quote_limits")
 
 
 KINDS: dict[str, Callable[..., Any]] = {}
@@ -102,8 +101,8 @@ def reading_kind(name: str) -> Callable[..., Critic]:
 def decoding_of(recipe: Recipe, saved: CritiqueFormat) -> dict[str, Any]:
     """Return the attributes of `CritiqueFormat` that [critic] names; what it leaves at its default stays as saved."""
     changed = recipe.critic.changed(_DECODING)
-    limits = {name: changed.pop(name) for name in _LIMITS if name in changed}
-    return {**changed, "limits": replace(saved.limits, **limits)}
+    limits = changed.pop("quote_limits", None)
+    return changed if limits is None else {**changed, "limits": QuoteLimits(**dict.fromkeys(limits, True))}
 
 
 def _served(recipe: Recipe) -> Critic:

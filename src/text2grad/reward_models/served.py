@@ -66,7 +66,7 @@ class ServerRewardModel(ServerCritic):
         if constrained and (limits.one_list or limits.quoted_in_feedback or limits.verbatim):
             raise ConfigError(
                 "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from "
-                "[critic]"
+                "critic.quote_limits"
             )
         server = make_recipe({"server": settings}, where="ServerRewardModel").server
         endpoint = Endpoint(**server.model_dump(), model=model, temperature=0.0).checked("server")

@@ -4,7 +4,8 @@ Each line of the file is an example, as for training, which may also have "respo
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
 annotates the same responses. "feedback" is a critique by a human: only its quotes are requested; a human's "outcome"
 stays. A file of annotations is accepted too: its critiques are the feedback and the outcomes, and its spans are
-ignored. With template = "code" the "tests" run in the sandbox, and their outcome is part of the prompt.
+ignored. With template = "code", or a file of your own with {tests}, the "tests" run in the sandbox, and their outcome
+is part of the prompt.
 
 A critic in this process, such as a program, judges the responses without items (`annotate_by_critic`).
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from text2grad.config import Recipe, digest_of
 from text2grad.critics import CachedCritic
-from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of, with_word_of_people
+from text2grad.critics.servers import Item, Store, Template, add_test_outcomes, hash_of, with_word_of_people
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, check_examples, is_finite, load_callable, read_examples, write_annotations
 from text2grad.files import append_records, appended_records
@@ -88,7 +89,7 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
         raise DataError(
             f'{data.train}: example {row} has no "response", but other examples have; add it to all, or to none'
         )
-    return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
+    return add_test_outcomes(items, store) if Template.of(recipe.annotate).shows_tests else items
 
 
 def _said(example: Example, key: str) -> Any:

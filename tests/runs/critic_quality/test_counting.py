@@ -1,5 +1,7 @@
 """What is counted of a critic beside annotations, by hand and against nltk's own numbers; intervals likewise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -58,6 +60,23 @@ def test_precision_recall_and_f1_are_those_made_by_hand() -> None:
     # marking all 12 words finds the 5 positive and the 3 negative ones: 2 · 5 / (12 + 5), 2 · 3 / (12 + 3)
     assert found["f1_everything/positive"] == pytest.approx(10 / 17)
     assert found["f1_everything/negative"] == pytest.approx(6 / 15)
+
+
+def test_criteria_are_counted_for_themselves_and_their_names_in_any_letters() -> None:
+    def of(span: Span, category: str) -> Span:
+        return replace(span, category=category)
+
+    own = [of(at(0, 1, "negative"), "tone"), of(at(3, 3, "positive"), "facts"), at(5, 5, "negative")]
+    true = [of(at(1, 2, "negative"), "Tone"), of(at(1, 1, "positive"), "tone"), of(at(3, 3, "negative"), "facts")]
+    # tone: own − 0 1; true − 1 2 + 1; alike − 1. facts: own + 3, true − 3
+    found = values(pair(own, true))
+    assert (found["precision_of/tone"], found["recall_of/tone"]) == (1 / 2, 1 / 3)
+    assert found["f1_of/tone"] == pytest.approx(2 * 1 / (2 + 3))
+    assert (found["precision_of/facts"], found["recall_of/facts"], found["f1_of/facts"]) == (0, 0, 0)
+    [table] = [table for table in tables(evaluation(pair(own, true))) if table.caption.startswith("Criteria")]
+    assert [row[0] for row in table.rows] == ["facts", "tone"]
+    assert [row[-3:] for row in table.rows] == [["1", "1", "0"], ["2", "3", "1"]]
+    assert not any(table.caption.startswith("Criteria") for table in tables(evaluation(ONE)))
 
 
 def test_a_critic_below_one_that_marks_everything_is_told_apart() -> None:

@@ -28,4 +28,4 @@ from .preference import (
 )
 from .session import run_session as run_session
 from .store import Answer as Answer, Store as Store, hash_of as hash_of
-from .templates import Template as Template
+from .templates import Template as Template, fill as fill

@@ -16,7 +16,8 @@ next run. A failure is a `RequestError` of this kind, which a session counts and
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from text2grad.critics.programs.program_text import judged_program
@@ -24,11 +25,16 @@ from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, R
 from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.critics.servers.templates import Template, outcome_in_words
 from text2grad.errors import RequestError
-from text2grad.feedback import Match, critique_from_text, with_thoughts, without_thoughts
+from text2grad.feedback import Match, with_thoughts, without_thoughts
+from text2grad.progress import note
 from text2grad.types import Conversation, Critique, Example
 from text2grad_sandbox import Sandbox, with_names
 
 TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256  # of unit tests
+WATCHED = 16  # first answers of a judge
+WAY_OUT_OF_ONE_LABEL = (
+    "read some of them, ask for what you miss in annotate.criteria, show examples, or take a larger model"
+)
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
 
 
@@ -53,6 +59,7 @@ class Annotator:
     template: Template
     match: Match = "exact"
     prompt_end: str | None = None  # as in `without_thoughts`; a critic in `ask` sees no thoughts anyway
+    first: list[Critique] = field(default_factory=list, compare=False)  # the judge's own, up to `WATCHED`
 
     async def annotate(self, client: CachedClient, item: Item) -> Judged:
         """Return the critique of one item.
@@ -65,12 +72,25 @@ class Annotator:
         grounding = item.feedback is not None
         schema = self.template.schema(grounding=grounding, turns=isinstance(seen, Conversation))
         answer = await client.answer(Request(messages, ResponseFormat("schema", schema)))
-        critique = read_answer(answer, lambda text: critique_from_text(text, seen, match=self.match))
+        critique = read_answer(
+            answer, partial(self.template.read, response=seen, match=self.match, grounding=grounding)
+        )
         if self.template.is_echo(critique, grounding=grounding):
             raise RequestError("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
+        if not grounding:
+            self._watch(critique)
         if seen is not item.response:
             critique = replace(critique, spans=tuple(with_thoughts(critique.spans, item.response, self.prompt_end)))
         return with_word_of_people(critique, item.feedback, item.outcome), answer
+
+    def _watch(self, critique: Critique) -> None:
+        """Tell after the first answers if a policy can learn nothing from them, or only one thing."""
+        if len(self.first) < WATCHED:
+            self.first.append(critique)
+            labels = {span.label for each in self.first for span in each.spans}
+            if len(self.first) == WATCHED and len(labels) < 2:
+                said = "and marks everything as " + "".join(labels) if labels else "and quotes nothing"
+                note(f"the judge has given {WATCHED} answers {said}; {WAY_OUT_OF_ONE_LABEL}", warning=True)
 
 
 def with_word_of_people(critique: Critique, feedback: str | None, outcome: float | None) -> Critique:

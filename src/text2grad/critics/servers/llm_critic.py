@@ -3,10 +3,10 @@
 trainer = Text2GradTrainer(model, LLMCritic("gpt-4o", template="qa"), "prompts.jsonl", steps=100)
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from text2grad.config import Endpoint, make_recipe
 from text2grad.costs import TokenCount
@@ -15,8 +15,8 @@ from text2grad.critics.servers.cached_client import CachedClient
 from text2grad.critics.servers.pace import Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
-from text2grad.critics.servers.templates import Template, TemplateName
-from text2grad.errors import CriticError, RequestError, check_known
+from text2grad.critics.servers.templates import Template
+from text2grad.errors import CriticError, RequestError
 from text2grad.feedback import Match
 from text2grad.types import Critique, Example
 
@@ -82,7 +82,9 @@ class LLMCritic(ServerCritic):
         *,
         store: str | Path = "runs/llm_critic.sqlite",
         match: Match = "exact",
-        template: TemplateName = "qa",
+        template: str = "qa",
+        criteria: Sequence[str | Mapping[str, Any]] = (),
+        examples: Sequence[Mapping[str, Any]] = (),
         reasoning: bool = True,
         **settings: Any,
     ) -> None:
@@ -92,19 +94,22 @@ class LLMCritic(ServerCritic):
             model: its name on the server.
             store: the SQLite file, which is created if it does not exist.
             match: how quotes are found in responses.
-            template: the task that the prompt describes.
+            template: the task that the prompt describes, or the path of a prompt of your own.
+            criteria: what is judged in place of the task's own questions: texts, or {"name": ..., "ask": ...,
+                "weight": ...}; each span has the name of its criterion as its category.
+            examples: judgements to show: each {"prompt": ..., "response": ..., "answer": what is to be answered}.
             reasoning: reason and criticise before quoting; False requests quotes alone.
             settings: `base_url`, `temperature`, `max_cost`, ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
         """
-        check_known("template", template, get_args(TemplateName))
-        endpoint = make_recipe({"annotate": {"model": model, **settings}}, where="LLMCritic").annotate.checked()
-        self.template = Template(template, reasoning)
+        settings = {"model": model, "template": template, "criteria": criteria, "reasoning": reasoning, **settings}
+        endpoint = make_recipe({"annotate": settings}, where="LLMCritic").annotate.checked()
+        self.template = Template.of(endpoint, examples)
         self.annotate = Annotator(self.template, match).annotate
         super().__init__(endpoint, store)
 
     def _results(self, items: list[Item], store: Store) -> list[Judged | RequestError]:
         """Add the outcome of unit tests to the items of a programming task."""
-        return super()._results(add_test_outcomes(items, store) if self.template.name == "code" else items, store)
+        return super()._results(add_test_outcomes(items, store) if self.template.shows_tests else items, store)

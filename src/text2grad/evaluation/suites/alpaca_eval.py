@@ -18,9 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from text2grad.config import digest_of
-from text2grad.critics.servers import Answer as Reply, Prompt, ResponseFormat
+from text2grad.critics.servers import Answer as Reply, Prompt, ResponseFormat, fill
 from text2grad.errors import DataError
-from text2grad.evaluation.judging import fill, judge_of, judgements
+from text2grad.evaluation.judging import judge_of, judgements
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
 from text2grad.feedback import bad_record

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import digest_of
-from text2grad.critics.servers import Answer as Reply, Prompt
+from text2grad.critics.servers import Answer as Reply, Prompt, fill
 from text2grad.errors import DataError
-from text2grad.evaluation.judging import fill, judge_of, judgements
+from text2grad.evaluation.judging import judge_of, judgements
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.feedback import bad_record, json_object, read_entries, without_reasoning
 

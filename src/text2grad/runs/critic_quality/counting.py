@@ -9,12 +9,13 @@ oui                       overlap unit index: mean over the true spans with any 
 quote_exact               share of the critic's quotes with the same characters and label as an annotated span (table 7)
 quote_overlap_90          share of the critic's quotes that share at least 90 % of the visible characters of the longer
                           span with an annotated span of the same label (table 7)
+…_of/CATEGORY             precision, recall and F1 over units with spans of a category alone, such as a criterion's
 accuracy                  share of predicted spans with at least half of their units in a true span of the label, by
                           quartile of span length (table 19)
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -68,9 +69,37 @@ def length_counts(marked: Marked, quartiles: Mapping[Label, Sequence[float] | No
     return counts
 
 
-def ratios() -> dict[str, Ratio]:
+def category_counts(marked: Marked) -> Counter[str]:
+    """Return the units that critic and annotator mark with spans of each category, and those with the same label."""
+    counts: Counter[str] = Counter()
+    for category in categories(marked):
+        own, true = (
+            {(unit, span.label) for span, units in marks.spans if _name(span) == category for unit in units}
+            for marks in (marked.predicted, marked.true)
+        )
+        counts.update({f"own/{category}": len(own), f"true/{category}": len(true), f"same/{category}": len(own & true)})
+    return counts
+
+
+def categories(marked: Marked) -> list[str]:
+    """Return the categories of the spans of a response, in small letters."""
+    spans = (span for marks in (marked.predicted, marked.true) for span, _ in marks.spans)
+    return sorted({_name(span) for span in spans} - {""})
+
+
+def _name(span: Span) -> str:
+    """Return the category of a span in small letters; empty without one."""
+    return (span.category or "").casefold()
+
+
+def ratios(categories: Iterable[str] = ()) -> dict[str, Ratio]:
     """Return name of a rate → the counts that it divides."""
     rates = {name: Ratio(*counts) for name, counts in RATES.items()}
+    for category in categories:
+        own, true, same = (f"{name}/{category}" for name in ("own", "true", "same"))
+        rates[f"precision_of/{category}"] = Ratio((same,), (own,))
+        rates[f"recall_of/{category}"] = Ratio((same,), (true,))
+        rates[f"f1_of/{category}"] = Ratio((same, same), (own, true))
     for label in LABELS:
         true = f"{label}_true"
         rates[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))

@@ -71,6 +71,7 @@ class Evaluation(NamedTuple):
     left_out: Sequence[str]  # file and line of the responses whose tokens decode to another text; no number has them
     metrics: Mapping[str, Estimate]  # rates with intervals
     counts: Mapping[str, float]  # sums over responses; the rates are their quotients
+    categories: Sequence[str]  # of the spans of critic and annotator, such as the criteria of a rubric
     quartiles: Mapping[str, float]  # of the units per predicted span, "Q1/positive" and so on (table 18)
     draws: int  # resamples of the intervals
 
@@ -121,11 +122,13 @@ def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: in
             **counting.span_counts(response),
             **counting.quote_counts(response),
             **counting.length_counts(response, quarters),
+            **counting.category_counts(response),
             f"status/{response.pair.predicted.status}": 1.0,
             **_word_counts(response.pair, wording),
         }
         for response in marked
     ]
+    categories = sorted({name for response in marked for name in counting.categories(response)})
     sums: Counter[str] = Counter()
     for row in rows:
         sums.update(row)
@@ -133,8 +136,9 @@ def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: in
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, response in cut if response is None],
-        metrics=estimate(rows, {**counting.ratios(), **_of_words(wording)}, draws=draws),
+        metrics=estimate(rows, {**counting.ratios(categories), **_of_words(wording)}, draws=draws),
         counts=sums,
+        categories=categories,
         quartiles={
             f"{name}/{label}": value
             for label, values in quarters.items()
@@ -178,7 +182,12 @@ def tables(evaluation: Evaluation) -> list[Table]:
     worded = {title: name for title, name in _WORDS.items() if name in evaluation.metrics}
     caption = f"Words of {evaluation.cell('#with_reference')} critiques beside the annotator's (table 8)"
     words = [Table(caption, tuple(worded), [row(worded.values())])] if worded else []
-    return [*spans, read, lengths, *words]
+    rates = {"precision": "precision_of/{}", "recall": "recall_of/{}", "F1": "f1_of/{}"}
+    rates |= {"marked by critic": "#own/{}", "marked in truth": "#true/{}", "alike by both": "#same/{}"}
+    by_category = [[name, *row(rate.format(name) for rate in rates.values())] for name in evaluation.categories]
+    caption = f"Criteria, and other categories of spans: marked {evaluation.unit}, with their label"
+    criteria = [Table(caption, ("category", *rates), by_category)] if by_category else []
+    return [*spans, read, lengths, *criteria, *words]
 
 
 def evaluation_page(evaluation: Evaluation, critic: str, annotations: str) -> str:
