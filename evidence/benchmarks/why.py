@@ -4,7 +4,8 @@
 
 Each trial trains ten steps of 32 responses. Every critique likes or dislikes two words at a random place; one critique
 among the 320, in the first half of the run, also praises three words that no response before it had. `why` is asked
-about these words. After an interruption the trials go on where --json ends.
+about these words. A seed whose words a later response has, too, is left out: other critiques may be about them there.
+After an interruption the trials go on where --json ends.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 
 from text2grad.config import load_recipe
 from text2grad.files import to_json, write_atomically
+from text2grad.rl import RunLog
 from text2grad.runs.attribution import explain
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Critique, Example, Label, Span
@@ -77,7 +79,7 @@ def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critiq
 
 
 def trial(model: str, seed: int) -> dict[str, Any]:
-    """Train with a planted critique, and ask why its phrase became likelier."""
+    """Train with a planted critique, and ask why its phrase became likelier; not if other responses have it, too."""
     Planted.begin(seed)
     with tempfile.TemporaryDirectory() as scratch:
         prompts, out = Path(scratch, "prompts.jsonl"), Path(scratch, "run")
@@ -87,12 +89,14 @@ def trial(model: str, seed: int) -> dict[str, Any]:
         run_recipe(
             load_recipe(None, [*SETTINGS, *(f"{n}={json.dumps(v)}" for n, v in named.items()), f"run.seed={seed}"])
         )
+        recorded = (record["response"] for _, records in RunLog(out).rollouts(since=0) for record in records)
+        if sum(Planted.phrase in response for response in recorded) > 1:
+            return {"seed": seed, "phrase": Planted.phrase, "left_out": True}
         explained = explain(out, Planted.phrase)
     names = [share.record["critique"]["feedback"] for share in explained.shares]
     return {
         "seed": seed,
         "phrase": Planted.phrase,
-        "places": explained.places,
         "rank": names.index("Planted.") + 1,
         "change": round(explained.after - explained.before, 4),
         "explained": round(explained.explained, 4),
@@ -107,11 +111,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     trials = json.loads(args.json.read_bytes())["trials"] if args.json.exists() else []
-    for seed in range(len(trials), args.trials):
-        trials.append(trial(args.model, seed))
-        first = sum(each["rank"] == 1 for each in trials)
-        explained = sorted(each["explained"] for each in trials)
-        figures = {"first": first, "of": len(trials), "explained_median": explained[len(explained) // 2]}
+    while sum("rank" in each for each in trials) < args.trials:
+        trials.append(trial(args.model, len(trials)))
+        asked = [each for each in trials if "rank" in each]
+        explained = sorted(each["explained"] for each in asked) or [0.0]
+        figures = {"first": sum(each["rank"] == 1 for each in asked), "of": len(asked)}
+        figures |= {"left_out": len(trials) - len(asked), "explained_median": explained[len(explained) // 2]}
         figures |= {"explained_least": explained[0], "explained_most": explained[-1]}
         write_atomically(args.json, to_json({**figures, "trials": trials}) + b"\n")
         sys.stdout.write(f"{json.dumps(trials[-1])}\n")

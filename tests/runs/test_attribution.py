@@ -47,6 +47,8 @@ def test_the_critique_that_praised_a_phrase_is_named_first_and_explains_its_chan
     first, second = explained.shares[:2]
     assert (first.step, first.row, explained.places) == (2, 3, 1)
     assert first.nats > 10 * abs(second.nats)
+    nats = [share.nats for share in explained.shares]
+    assert nats == sorted(nats, reverse=True), "what raised it stands first, what lowered it last"
     assert explained.after > explained.before
     assert 0.8 < explained.explained < 1.2
     assert math.isclose(sum(explained.by_step.values()), explained.after - explained.before, rel_tol=1e-4)

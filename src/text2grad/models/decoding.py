@@ -23,6 +23,7 @@ from text2grad.errors import ModelError, is_out_of_memory
 from text2grad.models.adapters import base_of, half_precision
 from text2grad.models.batch import left_padded, right_padded
 from text2grad.models.kv_cache import Caches, arguments_of, empty_cache
+from text2grad.models.packed_weights import packed_weights
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.models.probing import evaluating
 from text2grad.models.shared_prefix import prefill, read_tokens, reads_in_parts
@@ -81,7 +82,8 @@ def decode(
     if prompts:
         with evaluating(model):
             if steps_are_right(model, pad_id):
-                _decode_batch(model, prompts, run, pad_id, groups, caches if reads_in_parts(model) else None)
+                with packed_weights(model, rows=len(prompts), steps=max(limits)):
+                    _decode_batch(model, prompts, run, pad_id, groups, caches if reads_in_parts(model) else None)
             else:
                 _decode_whole(model, prompts, run)
     return [tuple(tokens) for tokens in run.tokens]

@@ -64,7 +64,7 @@ class Explanation(NamedTuple):
     Attributes:
         before: log p before the first step; `after` the last one.
         by_step: the measured change of each step with an update.
-        shares: of the critiques, the largest effect first.
+        shares: of the critiques, the largest effect in the direction of the change first, what went against it last.
         places: the number of places where the phrase was looked at.
     """
 
@@ -284,7 +284,7 @@ def _explained(trainer: Recorded, contexts: Sequence[Rollout], steps: Steps) -> 
             before, now, after = now, _log_p(trainer, batch, len(contexts)), weights
             by_step[update.step] = by_step.get(update.step, 0.0) + before - now
             progress.advance()
-    ranked = sorted(shares.items(), key=lambda item: -abs(item[1]))
+    ranked = sorted(shares.items(), key=lambda item: item[1], reverse=last >= now)
     named = [Share(step, row, nats, steps[step][row]) for (step, row), nats in ranked]
     return Explanation(now, last, dict(sorted(by_step.items())), named, len(contexts))
 
