@@ -28,5 +28,5 @@ from .run_directory import (
     recipe_of_run as recipe_of_run,
     step_of as step_of,
 )
-from .server import Endpoint as Endpoint, EngineConfig as EngineConfig
+from .server import AnnotateConfig as AnnotateConfig, Endpoint as Endpoint, EngineConfig as EngineConfig
 from .training import RewardModelConfig as RewardModelConfig, SFTConfig as SFTConfig

@@ -20,7 +20,7 @@ def _criteria(given: Any) -> Any:
             raise ValueError(f'a criterion is a text, or a table with the text "name", got {criterion!r}')
         if odd := criterion.keys() - {"name", "ask", "weight"}:
             raise ValueError(f'"{name}" has the key "{min(odd)}"; a criterion has name, ask and weight')
-        weight = criterion.get("weight", 1.0)
+        weight: Any = criterion.get("weight", 1.0)
         if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
             raise ValueError(f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up')
         if not isinstance(criterion.get("ask", ""), str):

@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_a_prompt_is_refused(text: str | None, error: str,
 
 
 def test_a_task_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r'annotate\.template.*"qq"'):
+    with pytest.raises(ConfigError, match="template has no value 'qq'"):
         LLMCritic("m", api_key_env="", template="qq")
 
 

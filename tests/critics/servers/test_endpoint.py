@@ -84,7 +84,7 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
         (
             {"tempreature": 0.5},
             'LLMCritic: [annotate] has no key "tempreature". Did you mean "temperature"? Known keys: api_key_env, '
-            "base_url, concurrency, max_cost, max_tokens, model, out, prices, reasoning, temperature, "
+            "base_url, concurrency, criteria, max_cost, max_tokens, model, out, prices, reasoning, temperature, "
             "template, timeout_s",
         ),
         ({"concurrency": 0}, "LLMCritic: [annotate] concurrency = 0: Input should be greater than or equal to 1"),

@@ -126,7 +126,7 @@ class Template:
             if "{response}" not in text:
                 raise ConfigError(f"[annotate] template: {name} has no field {{response}}, so nothing would be judged")
         else:
-            check_known("annotate.template", name, get_args(TemplateName))
+            check_known("template", name, get_args(TemplateName))
         for number, example in enumerate(examples, start=1):
             if missing := [key for key in _OF_EXAMPLES if key not in example]:
                 raise ConfigError(f'example {number} of the judge has no "{missing[0]}"; it needs {_OF_EXAMPLES}')
