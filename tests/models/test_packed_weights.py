@@ -39,7 +39,11 @@ def test_products_are_those_of_the_layer(bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("small_ones")
-def test_a_policy_with_an_adapter_samples_the_same_responses_and_learns_as_before() -> None:
+def test_a_policy_with_an_adapter_samples_the_same_responses_and_learns_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    products, product = list[int](), module._product
+    monkeypatch.setattr(module, "_product", lambda *parts: (products.append(1), product(*parts))[1])
     tokenizer = word_tokenizer(["a b c d e f g h"])
     policy: Any = with_lora(tiny_llama(tokenizer, seed=0, width=32, layers=2), r=4, alpha=8, targets="all-linear")
     prompts, uniforms = [[1, 2, 3], [2], [1, 2, 3]], torch.rand(3, LEAST_STEPS, generator=torch.manual_seed(1))
@@ -52,7 +56,10 @@ def test_a_policy_with_an_adapter_samples_the_same_responses_and_learns_as_befor
 
     responses = sampled(LEAST_STEPS)
     assert not packed(policy)
-    assert [row[:-1] for row in responses] == sampled(LEAST_STEPS - 1), "too few steps: not packed"
+    assert products, "packed in between"
+    products.clear()
+    assert [row[:-1] for row in responses] == sampled(LEAST_STEPS - 1)
+    assert not products, "too few steps"
     for own, plain in zip(*logps, strict=True):
         assert own[:-1] == pytest.approx(plain, abs=1e-5)
     policy(torch.tensor(prompts[:1])).logits.sum().backward()
