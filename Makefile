@@ -21,7 +21,7 @@ dev: .venv/dev               ## what tests and evidence need, too
 	touch $@
 
 .venv/dev: .venv/ready
-	$(INSTALL) '.[train,annotate,eval,tune,studio,dev]'
+	$(INSTALL) '.[train,annotate,eval,tune,studio,site,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in minutes, without a GPU

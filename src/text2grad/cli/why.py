@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     explained = explain(args.directory, args.phrase, args.prompt)
     rows = []
-    for share in explained.shares[: args.most]:
+    largest = sorted(explained.shares, key=lambda share: -abs(share.nats))[: args.most]
+    for share in filter(largest.__contains__, explained.shares):
         critique = share.record["critique"]
         raters = sorted({span["rater"] for span in critique["spans"] if span.get("rater")})
         words = " ".join(critique["feedback"].split())
