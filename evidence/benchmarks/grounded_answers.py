@@ -27,7 +27,6 @@ ROOT = Path(__file__).parents[2]
 PEOPLE = ROOT.parent / "shared" / "data" / "haluquestqa" / "answers.jsonl"
 FIGURES: dict[str, Statistic] = {
     "f1": Ratio(("f1",), ("answers",)),
-    "recall": Ratio(("recall",), ("answers",)),
     "unsupported per answer": Ratio(("unsupported",), ("answers",)),
     "unsupported share": Ratio(("unsupported",), ("names_and_numbers",)),
     "copied share": Ratio(("copied",), ("answers",)),
@@ -120,7 +119,7 @@ def main() -> None:
     result = {
         "relevance": {
             "answers": len(rows),
-            **sum(rows, Counter[str]()),
+            "sentences": dict(sum(rows, Counter[str]())),
             **{name: value._asdict() for name, value in estimate([dict(row) for row in rows], RELEVANCE).items()},
         },
         **(compared(options.runs) if options.runs else {}),

@@ -42,7 +42,7 @@ def read_grounded(example: Example, response: str) -> Reading:
     Example:
         >>> meta = {"passage": "Ana Ruiz drew 22 arches in ink.", "question": "Who drew them?"}
         >>> read_grounded(Example("...", "Ana Ruiz, in ink.", meta=meta), "Ana Ruiz drew 24 arches for Lyon.")
-        Reading(unsupported=2, all=3, recall=1.0, words=7, copied=0.0, f1=0.7272727272727273)
+        Reading(unsupported=2, all=3, recall=1.0, words=7, copied=0.0, f1=0.36363636363636365)
     """
     passage, question = passage_and_question(example)
     given = _set(f"{passage} {question}")
