@@ -17,7 +17,7 @@ FEWEST_WORDS = 8
 OUTCOME_OF_NOTHING = -4.0
 SHOWN_WORDS = 24  # of a sentence of the passage
 
-_ONE = {
+VERDICTS = {
     "right": ("{} is in the passage.", "The passage supports {}."),
     "absent": ("{} is not in the passage.", "The passage does not contain {}."),
     "joined": ("{} joins names that the passage keeps apart.", "The passage has no {}, only its parts."),
@@ -82,9 +82,9 @@ def _runs(pieces: list[Passed]) -> list[list[Passed]]:
 
 def _sentence(response: str, pieces: list[Passed], style: int) -> str:
     """Return the sentence on pieces of one kind."""
-    quotes = list(dict.fromkeys(_quoted(response[piece.start : piece.end]) for piece in pieces))
+    quotes = list(dict.fromkeys(quoted(response[piece.start : piece.end]) for piece in pieces))
     listed = quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
-    return (_ONE if len(quotes) == 1 else _MANY)[pieces[0].kind][style].format(listed)
+    return (VERDICTS if len(quotes) == 1 else _MANY)[pieces[0].kind][style].format(listed)
 
 
 def _truth(source: Source, response: str, start: int, end: int) -> list[str]:
@@ -93,6 +93,6 @@ def _truth(source: Source, response: str, start: int, end: int) -> list[str]:
     return [f"It says: {shown}"] if words else []
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text between quotation marks that it does not contain."""
     return f'"{text}"' if '"' not in text else f"“{text}”"

@@ -7,6 +7,7 @@ if passage or question has the same letters or digits.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from evidence.tasks.stories.words import is_english
 from text2grad.types import Example
 
 _PIECE = re.compile(r"[A-Za-zÀ-ɏ]+|[0-9]+|[.!?:\n]")
+RUN = 5
 _SHORT_LETTERS = 3  # longest word that carries no content in recall, such as "the"
 
 
@@ -26,6 +28,8 @@ class Reading(NamedTuple):
     all: int
     recall: float | None  # None if the gold answer has no word that could be found
     words: int
+    copied: float  # share of words in runs of `RUN` words or more that the passage has in this order
+    f1: float | None  # overlap with the gold answer's words, as in SQuAD; None without a gold answer
 
 
 def read_grounded(example: Example, response: str) -> Reading:
@@ -38,7 +42,7 @@ def read_grounded(example: Example, response: str) -> Reading:
     Example:
         >>> meta = {"passage": "Ana Ruiz drew 22 arches in ink.", "question": "Who drew them?"}
         >>> read_grounded(Example("...", "Ana Ruiz, in ink.", meta=meta), "Ana Ruiz drew 24 arches for Lyon.")
-        Reading(unsupported=2, all=3, recall=1.0, words=7)
+        Reading(unsupported=2, all=3, recall=1.0, words=7, copied=0.0, f1=0.36363636363636365)
     """
     passage, question = passage_and_question(example)
     given = _set(f"{passage} {question}")
@@ -46,7 +50,10 @@ def read_grounded(example: Example, response: str) -> Reading:
     gold = {w for w in _set(example.reference or passage) if len(w) > _SHORT_LETTERS or w.isdigit()}
     gold = (gold & _set(passage)) - _set(question)
     recall = len(gold & _set(response)) / len(gold) if gold else None
-    return Reading(sum(one not in given for one in found), len(found), recall, len(response.split()))
+    unsupported = sum(name not in given for name in found)
+    words = _words(response)
+    f1 = _f1(words, _words(example.reference)) if example.reference else None
+    return Reading(unsupported, len(found), recall, len(response.split()), _copied(words, _words(passage)), f1)
 
 
 def grounded_metrics(
@@ -65,6 +72,8 @@ def grounded_metrics(
         names_and_numbers: all of them per answer.
         recall: mean recall over the answers that have one.
         mean_words: words per answer (`words` of one answer).
+        copied_share: mean share of words in runs of `RUN` words or more that the passage has (`copied` of one answer).
+        f1: mean over the answers that have a gold answer.
     """
     readings = [read_grounded(example, response) for example, response in zip(examples, responses, strict=True)]
     each = [
@@ -73,11 +82,14 @@ def grounded_metrics(
             "unsupported": float(one.unsupported),
             "names_and_numbers": float(one.all),
             **({} if one.recall is None else {"recall": one.recall}),
+            **({} if one.f1 is None else {"f1": one.f1}),
             "words": float(one.words),
+            "copied": one.copied,
         }
         for one in readings
     ]
-    recalls = [one.recall for one in readings if one.recall is not None]
+    recalls = [reading.recall for reading in readings if reading.recall is not None]
+    f1 = [reading.f1 for reading in readings if reading.f1 is not None]
     return {
         "unsupported_share": sum(one.unsupported for one in readings) / max(sum(one.all for one in readings), 1),
         "answers_with_unsupported": fmean(one.unsupported > 0 for one in readings),
@@ -85,6 +97,8 @@ def grounded_metrics(
         "names_and_numbers": fmean(one.all for one in readings),
         "recall": fmean(recalls) if recalls else 0.0,
         "mean_words": fmean(one.words for one in readings),
+        "copied_share": fmean(reading.copied for reading in readings),
+        "f1": fmean(f1) if f1 else 0.0,
     }, each
 
 
@@ -109,3 +123,26 @@ def _is_name(word: str, begins: bool) -> bool:
 
 def _set(text: str) -> set[str]:
     return {match.group().casefold() for match in _PIECE.finditer(text) if match.group() not in ".!?:\n"}
+
+
+def _words(text: str) -> list[str]:
+    """Return the words and numbers of a text in small letters."""
+    return [piece.casefold() for piece in _PIECE.findall(text) if piece not in ".!?:\n"]
+
+
+def _copied(words: Sequence[str], passage: Sequence[str]) -> float:
+    """Return the share of words that stand in runs of `RUN` words or more that the passage has in the same order."""
+    runs = {tuple(passage[start : start + RUN]) for start in range(len(passage) - RUN + 1)}
+    inside = {
+        start + offset
+        for start in range(len(words) - RUN + 1)
+        if tuple(words[start : start + RUN]) in runs
+        for offset in range(RUN)
+    }
+    return len(inside) / max(len(words), 1)
+
+
+def _f1(words: Sequence[str], gold: Sequence[str]) -> float:
+    """Return 2 · shared / all of two bags of words, without articles."""
+    said, wanted = (Counter(word for word in bag if word not in ("a", "an", "the")) for bag in (words, gold))
+    return 2 * (said & wanted).total() / max(said.total() + wanted.total(), 1)

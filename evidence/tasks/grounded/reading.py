@@ -8,7 +8,7 @@ hardly any is.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -94,6 +94,11 @@ def words_of(text: str, start: int = 0, end: int | None = None) -> list[Word]:
     return [Word(match.start(), match.end(), _key(match.group())) for match in found]
 
 
+def content_of(words: Sequence[Word]) -> list[Word]:
+    """Return the words that carry a claim: neither function words nor words about the passage itself."""
+    return [word for word in words if word.key not in _EMPTY]
+
+
 def read_source(passage: str, question: str) -> Source:
     """Return the words of a passage and its question."""
     text = f"{passage}\n{question}"
@@ -155,7 +160,7 @@ def stem(key: str) -> str:
 
 def closest_sentence(source: Source, response: str, start: int, end: int) -> str:
     """Return the sentence of the passage that shares most stems with a part of the response; empty if none does."""
-    wanted = {stem(word.key) for word in words_of(response, start, end) if word.key not in _EMPTY}
+    wanted = {stem(word.key) for word in content_of(words_of(response, start, end))}
     best, most = "", 0
     for first, last in sentence_ranges(source.text):
         shared = len(wanted & {stem(word.key) for word in words_of(source.text, first, last)})
@@ -239,7 +244,7 @@ def _clauses(response: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def _clause(source: Source, response: str, clause: tuple[int, int], facts: list[Passed]) -> list[Passed]:
     """Return the findings of a clause: the clause itself where it is supported or unsupported as a whole, or facts."""
     words = words_of(response, *clause)
-    content = [word for word in words if word.key not in _EMPTY]
+    content = content_of(words)
     if len(content) < CONTENT_WORDS:
         return facts
     known = [stem(word.key) in source.stems or word.key in source.places for word in content]

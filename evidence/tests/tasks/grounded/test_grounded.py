@@ -202,8 +202,15 @@ def test_metrics_by_hand() -> None:
         "names_and_numbers": 2.0,
         "recall": pytest.approx(1 / 6),
         "mean_words": 8.0,
+        "copied_share": 0.0,
+        # 10 words of gold, 8 of each answer; shared: bénézet, it, built in the first, 2 · 3 / 18, none in the second
+        "f1": pytest.approx(1 / 6),
     }
-    assert read_grounded(example(question=""), "") == Reading(0, 0, 0.0, 0)
+    assert read_grounded(example(question=""), "") == Reading(0, 0, 0.0, 0, 0.0, None)
+    # runs of five words or more: "It had twenty-two arches and" is six words, "was 920" in other words is none
+    copied = read_grounded(example(), "It had twenty-two arches and a saint lived on it.").copied
+    assert copied == pytest.approx(6 / 11)
+    assert read_grounded(example(gold="In 1185."), "1185 in").f1 == 1.0
     no_gold = example(gold="Xyz.")
     assert read_grounded(no_gold, "Avignon.").recall is None
     assert grounded_metrics([no_gold], ["Avignon."])[0]["recall"] == 0.0
