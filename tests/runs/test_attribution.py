@@ -15,6 +15,7 @@ from rated_runs import rated_run
 from task_texts import untrained_policy
 from text2grad.cli.__main__ import main
 from text2grad.errors import DataError
+from text2grad.rl.run_log import RunLog
 from text2grad.rl.update import MinibatchGradient
 from text2grad.runs import attribution
 from text2grad.runs.attribution import explain
@@ -53,6 +54,15 @@ def test_the_critique_that_praised_a_phrase_is_named_first_and_explains_its_chan
     assert 0.8 < explained.explained < 1.2
     assert math.isclose(sum(explained.by_step.values()), explained.after - explained.before, rel_tol=1e-4)
     assert min(explained.by_step) == 1, "the policy rests while the value function warms up"
+
+
+def test_of_a_phrase_that_became_rarer_what_lowered_it_stands_first(parent: Path) -> None:
+    responses = [record["response"] for _, records in RunLog(parent).rollouts(since=0) for record in records]
+    words = dict.fromkeys(word for response in responses for word in response.split() if word not in Praise.phrase)
+    fell = next(each for each in (explain(parent, word) for word in words) if each.after < each.before)
+    nats = [share.nats for share in fell.shares]
+    assert nats[0] < 0
+    assert nats == sorted(nats)
 
 
 def test_shares_are_what_the_gradients_of_single_responses_do(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,13 @@ def test_names_in_other_letters_and_lists_of_criteria_are_read_and_other_criteri
     assert len(bare.spans) == 4
 
 
+def test_a_criterion_that_the_length_limit_cut_says_nothing() -> None:
+    text = json.dumps(ANSWER)
+    critique = critique_by_criterion(text[: text.index(', "verdict": "not met"')], RESPONSE, (FACTS, TONE))
+    assert [span.stated for span in critique.spans] == [span.stated for span in SPANS[:2]]
+    assert (critique.status, critique.feedback) == ("repaired", "facts (partly): The day is Tuesday.")
+
+
 def test_an_answer_without_criteria_is_a_critique_like_any_other() -> None:
     critique = critique_by_criterion('{"textual_feedback": "No.", "poor_spans": ["Lyon"]}', RESPONSE, (FACTS,))
     assert critique == Critique("No.", (Span(15, 19, "negative"),))

@@ -72,9 +72,7 @@ class Annotator:
         grounding = item.feedback is not None
         schema = self.template.schema(grounding=grounding, turns=isinstance(seen, Conversation))
         answer = await client.answer(Request(messages, ResponseFormat("schema", schema)))
-        critique = read_answer(
-            answer, partial(self.template.read, response=seen, match=self.match, grounding=grounding)
-        )
+        critique = read_answer(answer, partial(self.template.read, response=seen, match=self.match))
         if self.template.is_echo(critique, grounding=grounding):
             raise RequestError("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
         if not grounding:

@@ -187,9 +187,9 @@ class Template:
             parts |= dict.fromkeys(_COMMON_PARTS, quotes)
         return {"type": "object", "properties": parts, "required": [*parts], "additionalProperties": False}
 
-    def read(self, text: str, response: str, *, match: Match, grounding: bool) -> Critique:
+    def read(self, text: str, response: str, *, match: Match) -> Critique:
         """Return the critique in the text of an answer."""
-        if self.criteria and not grounding:
+        if self.criteria:  # an answer without them is read all the same
             return critique_by_criterion(text, response, self.criteria, match=match)
         return critique_from_text(text, response, match=match)
 
