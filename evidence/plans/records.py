@@ -99,7 +99,8 @@ class Place(NamedTuple):
 def settings_between(base: Recipe, recipe: Recipe) -> dict[str, Any]:
     """Return "section.key" → value of the settings of a recipe that decide a result and differ from the base's."""
     before, now = _named(base.model_dump(mode="json")), _named(recipe.model_dump(mode="json"))
-    return {name: value for name, value in now.items() if before[name] != value and name not in ELSEWHERE}
+    values = {name: (before.get(name, False), now.get(name, False)) for name in {**before, **now}}  # a limit: True
+    return {name: own for name, (old, own) in values.items() if old != own and name not in ELSEWHERE}
 
 
 def recipe_digest(base: Recipe) -> str:
@@ -117,6 +118,7 @@ def _named(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         if (name := f"{section}.{key}") not in {*PATHS, *NO_EFFECT}
         if not (name in SHARES_OR_PATHS and isinstance(value, str))
     }
+    named |= {f"critic.{limit}": True for limit in named.pop("critic.quote_limits", None) or ()}
     if "world.fresh_reward_model" in named:
         named["reward_model.start"] = "fresh" if named.pop("world.fresh_reward_model") else "sft"
     return named
