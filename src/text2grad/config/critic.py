@@ -28,7 +28,7 @@ class CriticConfig(Section):
     constrain: bool | None = None
     """Constrain decoding to JSON with verbatim quotes, or a label per word; leave out for the saved setting (true)."""
     quote_limits: Annotated[tuple[QuoteLimit, ...], Listed] | None = None
-    """Limits of constrained quotes, of "whole_words", "one_list", "quoted_in_feedback", "verbatim"; default: the saved."""
+    """Limits of constrained quotes: "whole_words", "one_list", "quoted_in_feedback", "verbatim"; default: as saved."""
     votes: Count | None = None
     """Critiques sampled per response, which vote on each character; leave out for the saved setting (1)."""
     max_failure_rate: Fraction = 0.25
