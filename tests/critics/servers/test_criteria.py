@@ -186,6 +186,8 @@ def test_a_file_of_ones_own_is_the_prompt(tmp_path: Path) -> None:
     assert '1. "facts"\nJSON like {"a": 1}.\n<task>\nWhere is the fair?\n</task>' in shown
     assert shown.count("Answer with one JSON object") == 1
     assert not template.shows_tests
+    assert template.is_echo(Critique("{criteria} JSON like {'a': 1}. {task}"), grounding=False)
+    assert not template.is_echo(Critique("What exactly was asked, and which parts reply to it?"), grounding=False)
     own.write_text("{form}\n{tests}\n{response}")
     template = Template.of(settings(template=str(own)))
     assert template.shows_tests

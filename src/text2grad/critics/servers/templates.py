@@ -195,7 +195,7 @@ class Template:
 
     def is_echo(self, critique: Critique, *, grounding: bool) -> bool:
         """Return whether a critique repeats the instructions: its words, if they are not a person's, or its quotes."""
-        told = _words(self._instructions(grounding=grounding))
+        told = _words(self._instructions(grounding=grounding) if grounding or not self.text else self.text)
         own = [critique.feedback] if self.reasoning and not grounding else []
         quotes = [] if critique.spans else [quote for quote in critique.unmatched if _words(quote).strip()]
         return any(
