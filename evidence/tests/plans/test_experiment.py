@@ -578,7 +578,10 @@ def test_the_metric_of_a_task_on_files_is_checked_before_a_run(tmp_path: Path, m
     study = STUDY.replace('task = "summarization"', f'task = "grounded"\nmodel = "{tmp_path}/model"')
     for known in ("short", "unsupported_share"):
         assert experiment(tmp_path, study + f'metric = "{known}"\n').jobs()
-    with pytest.raises(ConfigError, match=r"metric has no value 'polite'\. .*Known values: .*short, unsupported"):
+    with pytest.raises(
+        ConfigError,
+        match=r"""metric has no value 'polite'\. Did you mean "copied"\? Known values: .*short, unsupported""",
+    ):
         experiment(tmp_path, study + 'metric = "polite"\n').jobs()
 
 

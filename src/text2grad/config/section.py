@@ -25,16 +25,21 @@ class HashedTable(dict[str, Any]):
 Table = Annotated[dict[str, Any], AfterValidator(HashedTable)]
 
 
+def refuse_weight(name: str, weight: Any) -> None:
+    """Refuse what is no weight of spans."""
+    if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
+        raise ValueError(
+            f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up: the label of a span '
+            "says the sign, and 0 takes the mark away"
+        )
+
+
 def _weights(given: Any) -> Any:
     """Return a table of weights with its names in lower case; other values are refused by their type."""
     if not isinstance(given, dict):
         return given
     for name, weight in given.items():
-        if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
-            raise ValueError(
-                f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up: the label of a span '
-                "says the sign, and 0 takes the mark away"
-            )
+        refuse_weight(name, weight)
     if len(table := {name.strip().casefold(): weight for name, weight in given.items()}) < len(given):
         raise ValueError("two names are the same but for upper and lower case; keep one of them")
     return table

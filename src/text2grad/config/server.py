@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field
 
-from text2grad.config.section import Count, Listed, NonNegative, Positive, Section, Table
+from text2grad.config.section import Count, Listed, NonNegative, Positive, Section, Table, refuse_weight
 from text2grad.errors import ConfigError
 
 
@@ -20,9 +20,7 @@ def _criteria(given: Any) -> Any:
             raise ValueError(f'a criterion is a text, or a table with the text "name", got {criterion!r}')
         if odd := criterion.keys() - {"name", "ask", "weight"}:
             raise ValueError(f'"{name}" has the key "{min(odd)}"; a criterion has name, ask and weight')
-        weight: Any = criterion.get("weight", 1.0)
-        if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
-            raise ValueError(f'"{name}" has the weight {weight!r}, and a weight is a finite number from 0 up')
+        refuse_weight(name, criterion.get("weight", 1.0))
         if not isinstance(criterion.get("ask", ""), str):
             raise ValueError(f'"{name}" asks {criterion["ask"]!r}; a text is needed')
     names = [criterion["name"].casefold() for criterion in criteria]
