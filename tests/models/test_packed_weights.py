@@ -67,11 +67,25 @@ def test_a_policy_with_an_adapter_samples_the_same_responses_and_learns_as_befor
 
 
 @pytest.mark.usefixtures("small_ones")
-def test_layers_in_16_bits_and_those_of_another_kind_stay_as_they_are_also_after_an_error() -> None:
+@pytest.mark.parametrize("has_products", [True, False])
+def test_bfloat16_is_packed_where_the_processor_has_products_of_it(
+    has_products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_products)
+    layer, states = nn.Linear(64, 48).bfloat16(), torch.randn(5, 64).bfloat16()
+    with torch.no_grad():
+        expected = layer(states)
+        with packed_weights(layer, rows=5, steps=LEAST_STEPS):
+            assert packed(layer) == [""] * has_products
+            torch.testing.assert_close(layer(states), expected, rtol=0.02, atol=0.02)  # 8 bits of mantissa
+
+
+@pytest.mark.usefixtures("small_ones")
+def test_layers_in_half_precision_and_of_another_kind_stay_as_they_are_also_after_an_error() -> None:
     class Own(nn.Linear):
         pass
 
-    model = nn.Sequential(nn.Linear(8, 8).bfloat16(), Own(8, 8), nn.Linear(8, 8, device="meta"), nn.Linear(8, 8))
+    model = nn.Sequential(nn.Linear(8, 8).half(), Own(8, 8), nn.Linear(8, 8, device="meta"), nn.Linear(8, 8))
     with packed_weights(model, rows=1, steps=LEAST_STEPS):
         assert packed(model) == ["3"]
     with suppress(KeyError), packed_weights(model, rows=1, steps=LEAST_STEPS):
