@@ -80,6 +80,18 @@ def test_only_the_adapters_are_trained(value_adapter: bool) -> None:
     assert not any("lm_head" in name for name in trained)
 
 
+def test_the_upper_third_of_the_layers_gets_adapters_alone_and_is_read_again(tmp_path: Path) -> None:
+    model = with_lora(tiny("llama", num_hidden_layers=5), r=2, alpha=4, targets="upper-third")
+    adapted = {name.split(".lora_")[0] for name, on in flags(model).items() if on}
+    # of five layers the last two: the third from 5 · 2 // 3 = 3 on; seven linear maps in each
+    assert {name.split(".layers.")[1].split(".")[0] for name in adapted} == {"3", "4"}
+    assert len(adapted) == 2 * 7
+    stir(model, POLICY_ADAPTER, 1)
+    model.save_pretrained(tmp_path)
+    again = load_lora(tiny("llama", num_hidden_layers=5), str(tmp_path))
+    assert torch.equal(logits(again), logits(model))
+
+
 def test_the_adapter_is_scaled_by_alpha_over_r() -> None:
     model = lora()
     layer = base_of(model).model.layers[0].mlp.up_proj

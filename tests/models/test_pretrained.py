@@ -195,7 +195,9 @@ def training(targets: Any) -> ModelConfig:
     return ModelConfig(lora_r=2, lora_targets=targets if isinstance(targets, str) else list(targets))
 
 
-@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "v_proj"), ("self_attn.q_proj",), r".*layers\.0.*_proj"])
+@pytest.mark.parametrize(
+    "targets", ["all-linear", "upper-third", ("q_proj", "v_proj"), ("self_attn.q_proj",), r".*layers\.0.*_proj"]
+)
 def test_targets_that_fit_are_taken(saved: Path, targets: Any) -> None:
     model = with_lora(load_to_train(str(saved), training(targets)), r=2, alpha=4, targets=targets)
     assert any("lora_A" in name for name, _ in base_of(model).named_modules())
@@ -212,7 +214,7 @@ def test_a_target_that_fits_no_module_is_refused_with_the_names_there_are(saved:
         assert str(caught.value) == (
             "model.lora_targets: the model has no module 'v_prooj'. Did you mean \"v_proj\"? Known linear modules: "
             "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; all-linear takes all but the "
-            "output layer"
+            "output layer, upper-third those of the last layers"
         )
 
 

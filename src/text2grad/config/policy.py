@@ -20,7 +20,7 @@ class ModelConfig(Section):
     lora_alpha: Count = 32
     """LoRA's alpha; the adapter's update is alpha / r · BA."""
     lora_targets: str | Annotated[tuple[str, ...], Listed] = "all-linear"
-    """Modules that get an adapter."""
+    """Modules that get an adapter: names, a regular expression, all-linear, or "upper-third" of the layers."""
     value: Literal["none", "trunk", "adapter", "model"] = "trunk"
     """Input of the value head: the policy's trunk, an adapter of its own, a model of its own; or no value function."""
     gradient_checkpointing: bool = False

@@ -23,6 +23,7 @@ POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
 CRITIC_ADAPTER = "critic"
 LINEAR = (nn.Linear, Conv1D)  # GPT-2's layers are of the second class
+ALL_LINEAR, UPPER_THIRD = "all-linear", "upper-third"  # `lora_targets` that are no names of modules
 
 
 def is_peft(model: nn.Module) -> bool:
@@ -65,7 +66,8 @@ def with_lora(
         model: a causal language model.
         r: rank.
         alpha: scale; the update is alpha/r · BA.
-        targets: names of the modules to adapt, or "all-linear".
+        targets: names of the modules to adapt, "all-linear", or "upper-third", which is that in the last third of the
+            layers: what a word means there depends less on its context, and no gradient goes through the others.
         dropout: rate of dropout on the adapter's input, in training mode.
         value_adapter: add a second adapter for the value function.
 
@@ -75,9 +77,11 @@ def with_lora(
     from peft import LoraConfig, get_peft_model
 
     check_lora_targets(model, targets)
+    if targets == UPPER_THIRD:
+        targets = _upper_third(model)
     targets = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
-    if targets == "all-linear":
+    if targets == ALL_LINEAR:
         layers = ((name, part) for name, part in model.named_modules() if isinstance(part, LINEAR))
         config.exclude_modules = [name for name, layer in layers if not _is_product(layer)]
     try:
@@ -90,6 +94,13 @@ def with_lora(
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
             parameter.requires_grad_(True)
     return model
+
+
+def _upper_third(model: Any) -> list[str]:
+    """Return the names of the linear modules in the last third of a model's layers."""
+    layers: Any = max((part for part in trunk_of(model).modules() if isinstance(part, nn.ModuleList)), key=len)
+    upper = {part for layer in layers[len(layers) * 2 // 3 :] for part in layer.modules() if isinstance(part, LINEAR)}
+    return [name for name, part in model.named_modules() if part in upper and _is_product(part)]
 
 
 @torch.no_grad()
@@ -109,7 +120,7 @@ def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
     Raises:
         ConfigError: if a name fits none; the message lists the names of the linear modules.
     """
-    if targets == "all-linear":
+    if targets in (ALL_LINEAR, UPPER_THIRD):
         return
     names = [name for name, _ in model.named_modules() if name]
     linear = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, LINEAR)})
@@ -122,7 +133,7 @@ def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
             known = known_names("linear module", target, linear)
             raise ConfigError(
                 f"model.lora_targets: the model has no module {target!r}.{known}; all-linear takes all but "
-                "the output layer"
+                "the output layer, upper-third those of the last layers"
             )
 
 
