@@ -7,15 +7,16 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import small_run
 from text2grad.config import Recipe, make_recipe
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.models import base_named_by, collate, load_policy, response_logprobs
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.runs import lesson as module
-from text2grad.runs.learned import lessons_in
+from text2grad.runs.learned import lessons_in, weigh
 from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, give_lesson
 from text2grad.tasks import ready_lesson
 from text2grad.types import Critique, Example, Rollout, Span
@@ -171,7 +172,7 @@ def gradients(trainer: LessonTrainer, loss: torch.Tensor | None = None) -> list[
 
 def test_what_is_not_marked_is_held_still_by_the_exact_kl_to_the_reference(tmp_path: Path) -> None:
     trainer, batch, start = moved_trainer(tmp_path, rollout={"temperature": 0.7})
-    scores, advantages = trainer.backward(batch, torch.zeros(batch.response_mask.shape))
+    scores, advantages = trainer.backward(batch, torch.zeros(batch.response_mask.shape), torch.ones(len(batch.ids)))
     assert not advantages.any()
     ours, now = gradients(trainer), log_pi(trainer, batch)
     for own, expected in zip(ours, gradients(trainer, (start.exp() * (start - now)).sum()), strict=True):
@@ -194,21 +195,36 @@ def test_a_token_with_a_reward_moves_until_the_kl_term_outgrows_it(tmp_path: Pat
     rewards[1, 0] = 0.25 * gone[1, 0]  # of the same sign, and half as large as β · gone
     rewards[2, 0] = 0.25 * gone[2, 0]
     assert gone[mask].abs().min() > 0.01
-    _, advantages = trainer.backward(batch, rewards)
+    shares = torch.linspace(0.1, 0.4, len(batch.ids))
+    _, advantages = trainer.backward(batch, rewards, shares)
     assert torch.allclose(advantages, expected, atol=1e-5)
     kl = (start.exp() * (start - now)).sum(1)[(rewards == 0)[mask]].sum()
-    loss = (kl - (expected[mask] * logp).sum()) / 4  # the mean over tokens with a reward
+    loss = kl / 4 - ((shares[:, None] * expected)[mask] * logp).sum()  # of four tokens with a reward
     for ours, theirs in zip(gradients(trainer), gradients(trainer, loss), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_prompts_with_rewards_weigh_alike_whatever_their_number_of_tokens() -> None:
+    rows = [
+        Rollout(Example(prompt), (prompt_id,), (1, 2, 3), "", True)
+        for prompt, prompt_id in zip("aabc", (1, 1, 2, 3), strict=True)
+    ]
+    rewards = torch.tensor([[0.5, -0.5, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 1e-9, 0.0]])
+    shares = module.token_shares(rows, rewards)
+    # two prompts with rewards: four tokens of one have 1/2 · 1/4 each, the only one of the other 1/2
+    assert shares[:3].tolist() == [0.125, 0.125, 0.5]
+    assert ((rewards.abs() > 0.1) * shares[:, None]).sum() == 1.0
+    assert module.token_shares(rows[3:], rewards[3:]).tolist() == [1.0], "no token has a reward"
 
 
 def test_pieces_of_a_step_add_up_to_its_gradient(tmp_path: Path) -> None:
     trainer, batch, _ = moved_trainer(tmp_path)
     rewards = 0.3 * batch.response_mask * torch.tensor([1.0, 0.0, -1.0, 0.0])[: batch.response_mask.shape[1]]
-    whole, (scores, advantages) = trainer.backward(batch, rewards), trainer.backward(batch, rewards)
+    shares = torch.linspace(0.05, 0.15, len(batch.ids))
+    whole, (scores, advantages) = (trainer.backward(batch, rewards, shares) for _ in range(2))
     expected = gradients(trainer)
     trainer.sizes = PieceSizes(micro_batch_tokens=8)
-    parts = trainer.backward(batch, rewards)
+    parts = trainer.backward(batch, rewards, shares)
     assert torch.allclose(parts[1], advantages, atol=1e-6)
     assert torch.allclose(parts[0].kl, scores.kl, atol=1e-6)
     assert torch.equal(whole[1], advantages), "nothing is left of a pass before"
@@ -273,6 +289,49 @@ def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in
     assert tried_of_all == {*range(len(logits))} - never, "not the marked token, nor one that says nothing"
     run.marked = run.marked[1:]
     assert run.alternatives() == []
+
+
+class NotOne:
+    """Marks whole answers that begin with "one"."""
+
+    comment = "Do not begin with one."
+
+    def critique(self, example: Example, response: str) -> Critique:
+        return Critique("", (Span(0, len(response), "negative"),) if response.startswith(" one") else ())
+
+
+def test_an_answer_without_a_good_alternative_goes_on_from_an_earlier_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    own = judged(tokenizer, " red cat", " one cat runs two", "runs")
+    fine = judged(tokenizer, " blue dog", " two dog", "dog")  # has good ones where its mark begins
+    run = lesson_run(tmp_path, annotations([own, fine]))
+    run.ready = NotOne()  # type: ignore[assignment]
+    ids = own.rollout.response_ids
+    tried = run.alternatives()
+    others = [other for other in tried if other.rollout.prompt_ids == own.rollout.prompt_ids]
+    assert all(other.rollout.response_ids[0] != ids[0] for other in others)
+    assert any(other.praised for other in others)
+    firsts = {other.rollout.response_ids[0] for other in tried if other not in others}
+    assert firsts == {fine.rollout.response_ids[0]}, "others are tried from their marks alone"
+    moved = run.from_fork(own, others)
+    assert [(span.start, span.end) for span in moved.critique.spans] == [(0, 8), (9, 13)]  # " one cat", "runs"
+    assert run.places(moved) == [0]
+    elsewhere = judged(tokenizer, " blue dog", own.rollout.response, "runs")
+    assert run.from_fork(own, [*others, elsewhere]) == moved, "an answer to another prompt is no alternative"
+    assert run.from_fork(own, []) == own
+    assert run.from_fork(fine, tried) == fine
+    monkeypatch.setattr(module, "BACK", 1)  # " one" stays: no token from "cat" on is good
+    others = [other for other in run.alternatives() if other.rollout.prompt_ids == own.rollout.prompt_ids]
+    assert {other.rollout.response_ids[:2] for other in others} == {ids[:2]}
+    assert not any(other.praised for other in others)
+    assert run.from_fork(own, others) == own
+    taught, parts = list[Judged](), LessonRun.parts
+    monkeypatch.setattr(LessonRun, "parts", lambda run, own, **how: taught.extend(own) or parts(run, own, **how))
+    monkeypatch.setattr(LessonRun, "alternatives", lambda run: tried)
+    give_lesson(run.recipe, tmp_path / "marks.jsonl")
+    assert moved.critique.spans in [own.critique.spans for own in taught]
 
 
 def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tmp_path: Path) -> None:
@@ -416,6 +475,70 @@ def test_a_lesson_on_the_adapter_of_another_goes_on_from_it_and_tells_contradict
     with torch.no_grad():
         after, before = (response_logprobs(policy, batch, temperature=1.0)[0][0, 0] for policy in (both, alone))
     assert after > before + 0.1  # "one" is praised by the second lesson
+
+
+def policy_of(home: Path) -> Path:
+    """Return the adapter of a lesson."""
+    return max(home.glob("run/checkpoints/step-*/policy"))
+
+
+def two_lessons(tmp_path: Path) -> list[Path]:
+    """Teach the lessons "out" and, on top of it, "more"; return their adapters."""
+    first = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
+    give_lesson(first.recipe, tmp_path / "marks.jsonl", mode="marks")
+    taught = policy_of(tmp_path / "out")
+    praised = judged(small_run.critic_tokenizer(), " red cat", " one cat runs", "one", "positive")
+    write_annotations(tmp_path / "second.jsonl", annotations([praised]))
+    give_lesson(recipe(tmp_path / "more", model={"path": str(taught)}), tmp_path / "second.jsonl", mode="marks")
+    return [taught, policy_of(tmp_path / "more")]
+
+
+def test_lessons_are_weighed_and_taken_back(tmp_path: Path) -> None:
+    adapters = two_lessons(tmp_path)
+    base = str(base_named_by(adapters[0]))
+
+    def by_hand(*weights: float) -> dict[str, torch.Tensor]:  # W + Σ w_i (α_i / r_i) B_i A_i
+        state = {name: weight.clone() for name, weight in load_policy(base).state_dict().items()}
+        for adapter, weight in zip(adapters, weights, strict=True):
+            own = load_file(adapter / "adapter_model.safetensors")
+            about = json.loads((adapter / "adapter_config.json").read_bytes())
+            for name in (name for name in own if "lora_A" in name):
+                layer = name.removeprefix("base_model.model.").replace("lora_A.", "")
+                state[layer] += weight * about["lora_alpha"] / about["r"] * own[name.replace("_A.", "_B.")] @ own[name]
+        return state
+
+    for weights in ({"out": 0.5, "more": 2.0}, {"out": 0.0}, {"more": 0.0}):
+        path = weigh(adapters[1], weights, tmp_path / "-".join(weights) / str(len(weights)))
+        expected = by_hand(weights.get("out", 1.0), weights.get("more", 1.0))
+        merged = load_policy(str(path)).state_dict()
+        assert all(torch.allclose(merged[name], expected[name], atol=1e-6) for name in expected)
+        lessons = lessons_in(path)
+        assert [own["name"] for own in lessons] == [name for name in ("out", "more") if weights.get(name, 1.0)]
+        assert [own["records"] for own in lessons] == [
+            own["records"] for own in lessons_in(adapters[1]) if weights.get(own["name"], 1.0)
+        ]
+    (path / "adapter_model.safetensors").write_bytes((adapters[1] / "adapter_model.safetensors").read_bytes())
+    with pytest.raises(ModelError, match="is not the model that was saved"):
+        load_policy(str(path))
+
+
+def test_weights_that_say_nothing_are_refused(tmp_path: Path) -> None:
+    adapters = two_lessons(tmp_path)
+    bad: list[tuple[dict[str, float], str]] = [
+        ({"mine": 0.5}, "the lesson to weigh has no value 'mine'"),
+        ({"out": -1.0}, "the weight of out is -1.0; it is a number from 0"),
+        ({"out": float("nan")}, "the weight of out is nan"),
+        ({"out": float("inf")}, "the weight of out is inf"),
+        ({"out": 0.0, "more": 0.0}, "no lesson is left of .*: without them it is "),
+    ]
+    for weights, message in bad:
+        with pytest.raises(ConfigError, match=message):
+            weigh(adapters[1], weights, tmp_path / "weighed")
+    with pytest.raises(DataError, match="exists; choose another directory"):
+        weigh(adapters[1], {"out": 0.5}, tmp_path / "more")
+    with pytest.raises(ConfigError, match="has learned no lesson"):
+        weigh(str(base_named_by(adapters[0])), {"out": 0.5}, tmp_path / "weighed")
+    assert not (tmp_path / "weighed").exists()
 
 
 def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_the_mode(

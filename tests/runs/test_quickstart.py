@@ -277,9 +277,25 @@ def test_a_lesson_gets_the_model_its_directory_and_a_ready_lesson_or_a_file(
     assert str(tmp_path / "q" / "mine" / "report.html") in shown
 
 
-def test_a_lesson_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quickstart", "--lesson", "begin"]) == 2
-    assert "name it with --model NAME" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--lesson=begin", "--weigh=begin=0.5"])
+def test_a_lesson_without_a_model_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quickstart", *option.split("=", 1)]) == 2
+    assert f"{option.partition('=')[0]} is about a pretrained model: name it" in capsys.readouterr().err
+
+
+def test_lessons_are_weighed_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weigh = lambda path, weights, out: Path(out, f"{path} {weights}")  # noqa: E731
+    monkeypatch.setattr("text2grad.runs.weigh", weigh, raising=False)
+    asked = ["quickstart", "--model", "some/model", "--out", str(tmp_path / "q")]
+    assert main([*asked, "--weigh", "begin=0.5", "--weigh", "folder=0"]) == 0
+    assert "some/model {'begin': 0.5, 'folder': 0.0}" in "".join(capsys.readouterr().out.splitlines())
+    for wrong in ("begin", "begin=", "begin=half"):
+        assert main([*asked, "--weigh", wrong]) == 2
+        assert "write LESSON=W, for example begin=0.5" in capsys.readouterr().err
+    assert main([*asked, "--weigh", "begin=0.5", "--lesson", "folder"]) == 2
+    assert "--weigh writes lessons anew, and --lesson gives one" in capsys.readouterr().err
 
 
 # Tools

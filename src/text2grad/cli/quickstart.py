@@ -65,6 +65,8 @@ def add_parser(commands: Any) -> None:
     add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(default: %(default)s)")
     add("--model", metavar="NAME", help="teach this pretrained model a lesson: a name of the hub, or a directory")
     add("--lesson", metavar="NAME", help="a ready lesson, or a JSONL file of marked answers; default: begin")
+    weigh = "instead write the lessons of --model anew, this one at a weight: 1 as learned, 0 taken back; repeatable"
+    add("--weigh", action="append", default=[], metavar="LESSON=W", help=weigh)
     add_shared(add, "--set")
 
 
@@ -74,10 +76,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: if there is a lesson, but no model.
     """
-    if args.lesson and not args.model:
-        raise ConfigError("--lesson teaches a pretrained model: name it with --model NAME, or leave --lesson out")
+    if (args.lesson or args.weigh) and not args.model:
+        option = "--lesson" if args.lesson else "--weigh"
+        raise ConfigError(f"{option} is about a pretrained model: name it with --model NAME, or leave {option} out")
     if args.model:
-        return teach(args)
+        return weigh_lessons(args) if args.weigh else teach(args)
     from text2grad.models import prepare_processes
 
     prepare_processes()
@@ -122,6 +125,22 @@ def teach(args: argparse.Namespace) -> int:
     figures = give_lesson(load_recipe(LESSON_RECIPE, [*options, *args.overrides]), lesson)
     print_lines([*figures.items(), ("page", out / "report.html"), ("adapter", out / "run")])
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
+    return 0
+
+
+def weigh_lessons(args: argparse.Namespace) -> int:
+    """Write the lessons of a policy anew, each at its weight."""
+    from text2grad.evaluation import read_subjects
+    from text2grad.runs import weigh
+
+    if args.lesson:
+        raise ConfigError("--weigh writes lessons anew, and --lesson gives one; give them one after the other")
+    pairs = [text.rpartition("=") for text in args.weigh]
+    try:
+        weights = {name: float(weight) for name, _, weight in pairs}
+    except ValueError as error:
+        raise ConfigError(f"--weigh: {error}; write LESSON=W, for example begin=0.5") from error
+    print_lines([("adapter", weigh(read_subjects([args.model])[0].path, weights, args.out))])
     return 0
 
 

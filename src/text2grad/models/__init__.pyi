@@ -80,6 +80,7 @@ from .pretrained import (
     policy_config as policy_config,
 )
 from .probing import (
+    PROBE_FILE as PROBE_FILE,
     check_probe as check_probe,
     probe as probe,
     refuse_unread as refuse_unread,

@@ -11,16 +11,18 @@ it does not want.
     lesson.json         figures, and these answers before and after, which report.html shows side by side
 
 The steps are Algorithm 4's on the prompts without the comment, with two changes, since the answers are not the policy's
-own samples, and the advantage of a token is its own reward. N: tokens with a reward in a step.
+own samples, and the advantage of a token is its own reward. N_p: tokens with a reward in the answers to a prompt, N in
+those to all P prompts of a step.
 
-    Σ max(δ_t − β (log π − log π_ref), 0) ∇ log π(y_t) / N    where δ_t > 0 (min where δ_t < 0): still after δ/β nats
-    − Σ ∇ KL(π_ref ‖ π) / N                                  elsewhere, exact over the vocabulary
+    Σ max(δ_t − β (log π − log π_ref), 0) ∇ log π(y_t) / P N_p    where δ_t > 0 (min below 0): still after δ/β nats
+    − Σ ∇ KL(π_ref ‖ π) / N                                       elsewhere, exact over the vocabulary
 
 The second holds still also what no answer says. It needs no logits of the reference at each step: with the last hidden
 state h_t and a frozen output layer, its gradient is ∂ log π_ref(y_t)/∂h_t − ∂ log π(y_t)/∂h_t, for any token y_t.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -75,6 +77,7 @@ ANSWERS = 20  # marked answers of a ready lesson
 TRIES = 6  # other answers to a prompt, from the first marked token on
 PRAISED = 4  # tokens of a good one that are positive
 BEHIND = 16  # tokens of an answer that are sampled or read from its first marked one on
+BACK = 3  # tokens before the first marked one from which an answer goes on if there is no good one from there
 PASSES = 4  # over the prompts of the steps
 REST = 1e-6  # rewards that are none
 TRIES_SEED = 1_000_003  # apart from that of the first answers
@@ -116,6 +119,23 @@ def says_more(rollout: Rollout) -> bool:
     """Return whether an answer has a word that its prompt does not have."""
     asked, said = (set(re.findall(r"\w+", text.lower())) for text in (rollout.example.prompt_text, rollout.response))
     return bool(said - asked)
+
+
+def token_shares(rollouts: Sequence[Rollout], rewards: Tensor) -> Tensor:
+    """Return the share of a token with a reward in the mean over prompts, and over such tokens of a prompt, [B].
+
+    An end behind the first sentence is one token with a reward, and a lead-in has several in each of its alternatives:
+    in a mean over tokens the ends would hardly count.
+
+    Args:
+        rollouts: the answers.
+        rewards: of their tokens, [B, T].
+    """
+    counts = Counter[Row]()
+    for rollout, count in zip(rollouts, (rewards.abs() > REST).sum(1).tolist(), strict=True):
+        counts[rollout.prompt_ids] += count
+    prompts = sum(count > 0 for count in counts.values())
+    return torch.tensor([1 / max(prompts * counts[rollout.prompt_ids], 1) for rollout in rollouts])
 
 
 class ReadOnce:
@@ -197,7 +217,8 @@ class LessonTrainer(Text2GradTrainer):
         critiques = self.criticize(rollouts)
         deltas, offsets, _, rewards = self.rewards(rollouts, critiques, batch)
         learning_rates = self.optimizers.begin(self.step)
-        scores, advantages = self.sizes.in_micro_batches(batch, lambda: self.backward(batch, rewards))
+        shares = token_shares(rollouts, rewards)
+        scores, advantages = self.sizes.in_micro_batches(batch, lambda: self.backward(batch, rewards, shares))
         step = Step(self.step, rollouts, batch, scores, critiques, deltas, offsets, rewards, advantages, advantages)
         self._tell("before_update", step)
         step.metrics |= learning_rates | self.optimizers.step()
@@ -206,12 +227,13 @@ class LessonTrainer(Text2GradTrainer):
         return step
 
     @phase("update")
-    def backward(self, batch: TokenBatch, rewards: Tensor) -> tuple[Scores, Tensor]:
+    def backward(self, batch: TokenBatch, rewards: Tensor, shares: Tensor) -> tuple[Scores, Tensor]:
         """Add up the gradient of a step, and return the scores and advantages, [B, T], that it was made from.
 
         Args:
             batch: its answers.
             rewards: of the spans, [B, T].
+            shares: of each answer's tokens with a reward, [B].
         """
         self.optimizers.zero_grad()
         scores = Scores.zeros(rewards.shape, batch.ids.device)
@@ -226,7 +248,8 @@ class LessonTrainer(Text2GradTrainer):
             left = own - self.beta_in_reward * gone
             moved = torch.where(own > 0, left.clamp(min=0.0), left.clamp(max=0.0)) * (own.abs() > REST)
             held = (states.before.float() * slopes).sum(1) - logp[mask]  # its gradient is that of KL(π_ref ‖ π)
-            loss = (held * (own.abs() <= REST) - moved * logp[mask]).sum() / count
+            share = shares[index].to(moved)[:, None].expand_as(mask)[mask]
+            loss = (held * (own.abs() <= REST) / count - share * moved * logp[mask]).sum()
             self.accelerator.backward(loss)
             scores.logp[columns], scores.logp_ref[columns] = logp.detach(), part.unpack(logp_ref)
             scores.kl[columns], advantages[columns] = part.unpack(gone), part.unpack(moved)
@@ -272,28 +295,36 @@ class LessonRun(PolicySampler):
 
         Each begins as the marked answer, has another token where the first mark begins, and goes on with the comment
         in its prompt; the likeliest such tokens are tried. It is good if nothing is blamed in the first tokens from
-        there on, and it says a word that the question does not.
+        there on, and it says a word that the question does not. Where none is, the place is a token earlier, up to
+        `BACK` times: behind "the following query:" no token mends an answer that was to have no block of code.
         """
-        wanted = [own for own in self.marked if self.places(own)]
-        if not wanted:
-            return []
-        asked = encode_prompts(self.tokenizer, [own.asked_again for own in wanted], **self._form)
-        tries = [
-            (own, ids, start) for own, ids in zip(wanted, asked, strict=True) for start in self.beginnings(own, ids)
-        ]
-        judged = []
-        for (own, _, start), rollout in zip(tries, self.go_on(tries), strict=True):
-            judged.append(Judged(rollout, self.verdict(rollout, len(start) - 1, self.blamed_in(own, rollout))))
-        return judged
+        marked = [own for own in self.marked if self.places(own)]
+        asked = encode_prompts(self.tokenizer, [own.asked_again for own in marked], **self._form) if marked else []
+        judged = dict[int, list[Judged]]()
+        for back in range(BACK + 1):
+            left = [at for at in range(len(marked)) if not any(own.praised for own in judged.get(at, ()))]
+            if not (places := {at: place for at in left if (place := self.places(marked[at])[0] - back) >= 0}):
+                break
+            tries = [(at, start) for at in places for start in self.beginnings(marked[at], asked[at], places[at])]
+            rollouts, new = (
+                self.go_on([(marked[at], asked[at], start) for at, start in tries]),
+                dict[int, list[Judged]](),
+            )
+            for (at, start), rollout in zip(tries, rollouts, strict=True):
+                verdict = self.verdict(rollout, len(start) - 1, self.blamed_in(marked[at], rollout))
+                new.setdefault(at, []).append(Judged(rollout, verdict))
+            judged |= {at: others for at, others in new.items() if not back or any(own.praised for own in others)}
+        return [own for at in sorted(judged) for own in judged[at]]
 
-    def beginnings(self, own: Judged, asked: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the tokens before the first negative one and, behind them, each of the likeliest others.
+    def beginnings(self, own: Judged, asked: Sequence[int], place: int) -> list[tuple[int, ...]]:
+        """Return the tokens before a place and, behind them, each of the likeliest others.
 
         Args:
             own: the marked answer.
             asked: ids of its prompt with the comment.
+            place: of the token in whose place others come.
         """
-        ids, place = own.rollout.response_ids, self.places(own)[0]
+        ids = own.rollout.response_ids
         with torch.no_grad():
             logits = self.policy(torch.tensor([[*asked, *ids[:place]]], device=self.policy.device)).logits[0, -1]
         logits[ids[place]] = -torch.inf
@@ -334,6 +365,17 @@ class LessonRun(PolicySampler):
         """Return the first token of each run of tokens with a negative mark."""
         (delta,), _ = response_deltas(self.tokenizer, [own.rollout], [own.critique])
         return [at for at, value in enumerate(delta) if value < 0 and not (at and delta[at - 1] < 0)]
+
+    def from_fork(self, own: Judged, others: Sequence[Judged]) -> Judged:
+        """Return a marked answer whose first negative mark begins where its alternatives leave it."""
+        if not (places := self.places(own)):
+            return own
+        ids, first = own.rollout.response_ids, places[0]
+        same = [other.response_ids for other, _ in others if other.prompt_ids == own.rollout.prompt_ids]
+        fork = max((at for at in range(first + 1) if any(tried[:at] == ids[:at] for tried in same)), default=first)
+        _, (offsets,) = response_deltas(self.tokenizer, [own.rollout], [own.critique])
+        earlier = (Span(offsets[fork][0], offsets[first][0], "negative"),) if fork < first else ()
+        return own._replace(critique=replace(own.critique, spans=(*earlier, *own.critique.spans)))
 
     def blamed_in(self, own: Judged, other: Rollout) -> list[Span]:
         """Return where another answer has the words that are negative in a marked one, or a mark of a ready lesson."""
@@ -448,7 +490,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     for line in contradictions(records_in(run.out), lessons_in(recipe.model.path)):
         note(line, warning=True)
     given = [own for own in run.marked if mode != "alternatives" or not own.blamed]
-    answers = run.parts(given)
+    answers = run.parts([run.from_fork(own, others) for own in given])
     if mode != "marks":
         better, worse = ([own for own in others if own.praised == good] for good in (True, False))
         answers += [*run.parts(better), *run.parts(worse, behind=1)]
