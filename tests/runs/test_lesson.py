@@ -204,6 +204,50 @@ def test_a_token_with_a_reward_moves_until_the_kl_term_outgrows_it(tmp_path: Pat
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
+def test_words_that_are_blamed_again_and_again_are_not_held_where_the_reference_might_say_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    given = answers(tokenizer)
+    [lost] = tokenizer(" cat", add_special_tokens=False).input_ids
+    trainer = LessonTrainer(model, tokenizer, given, recipe(tmp_path / "held"))
+    batch = trainer.collate([own.rollout for own in given])
+    assert not trainer.reference.of(batch)[2].any()
+    with torch.no_grad():
+        said = log_pi(trainer, batch)[:, lost].exp()  # the policy is the reference still
+    monkeypatch.setattr(module, "LOST", float(said.median()))
+    trainer = LessonTrainer(trainer.model.policy, tokenizer, given, recipe(tmp_path / "free"), lost=[lost])
+    free = trainer.reference.of(batch)[2]
+    assert torch.equal(free, said > module.LOST)
+    assert 0 < free.sum() < len(free)
+    noise = torch.Generator().manual_seed(0)
+    start = log_pi(trainer, batch).detach()
+    for weight in trained(trainer):
+        weight.data += 0.05 * torch.randn(weight.shape, generator=noise)
+    trainer.backward(batch, torch.zeros(batch.response_mask.shape), torch.ones(len(batch.ids)))
+    now = log_pi(trainer, batch)
+    kl = (start.exp() * (start - now)).sum(1)[~free].sum()
+    for ours, theirs in zip(gradients(trainer), gradients(trainer, kl), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_lost_words_are_those_that_several_marked_answers_share_and_none_is_praised_for(tmp_path: Path) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    given = [
+        judged(tokenizer, " red cat", " one cat runs", "cat"),
+        judged(tokenizer, " blue dog", " two cat", "cat"),
+        judged(tokenizer, " eats", " two dog runs", "runs"),  # once
+        judged(tokenizer, " sleeps", " one cat dog", "dog"),
+        judged(tokenizer, " bird", " two dog", "dog"),
+    ]
+    run = lesson_run(tmp_path, annotations(given))
+    ids = {word: tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in ("cat", "dog")}
+    assert run.lost(given) == sorted(ids.values())
+    praised = judged(tokenizer, " bird", " one dog", "dog", "positive")
+    assert run.lost([*given, praised]) == [ids["cat"]]
+    assert run.trainer([*given, praised]).reference.free
+
+
 def test_prompts_with_rewards_weigh_alike_whatever_their_number_of_tokens() -> None:
     rows = [
         Rollout(Example(prompt), (prompt_id,), (1, 2, 3), "", True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_shared, at_least, print_lines, shorthands
+from text2grad.cli.options import add_command, add_shared, at_least, name_values, print_lines, shorthands
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
@@ -135,9 +135,9 @@ def weigh_lessons(args: argparse.Namespace) -> int:
 
     if args.lesson:
         raise ConfigError("--weigh writes lessons anew, and --lesson gives one; give them one after the other")
-    pairs = [text.rpartition("=") for text in args.weigh]
+    given = name_values("--weigh", args.weigh, form="LESSON=W")
     try:
-        weights = {name: float(weight) for name, _, weight in pairs}
+        weights = {name: float(weight) for name, weight in given.items()}
     except ValueError as error:
         raise ConfigError(f"--weigh: {error}; write LESSON=W, for example begin=0.5") from error
     print_lines([("adapter", weigh(read_subjects([args.model])[0].path, weights, args.out))])

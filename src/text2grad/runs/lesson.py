@@ -17,8 +17,10 @@ those to all P prompts of a step.
     Σ max(δ_t − β (log π − log π_ref), 0) ∇ log π(y_t) / P N_p    where δ_t > 0 (min below 0): still after δ/β nats
     − Σ ∇ KL(π_ref ‖ π) / N                                       elsewhere, exact over the vocabulary
 
-The second holds still also what no answer says. It needs no logits of the reference at each step: with the last hidden
-state h_t and a frozen output layer, its gradient is ∂ log π_ref(y_t)/∂h_t − ∂ log π(y_t)/∂h_t, for any token y_t.
+The second holds still also what no answer says. Words that are blamed again and again may be lost everywhere, so it
+leaves out the tokens in whose place the reference might say them. It needs no logits of the reference at each step:
+with the last hidden state h_t and a frozen output layer, its gradient is ∂ log π_ref(y_t)/∂h_t − ∂ log π(y_t)/∂h_t, for
+any token y_t.
 """
 
 import re
@@ -68,7 +70,7 @@ from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.learned import contradictions, lessons_in, records_in
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
-from text2grad.runs.words import new_words, places_of
+from text2grad.runs.words import in_words, new_words, places_of
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
@@ -80,6 +82,8 @@ BEHIND = 16  # tokens of an answer that are sampled or read from its first marke
 BACK = 3  # tokens before the first marked one from which an answer goes on if there is no good one from there
 PASSES = 4  # over the prompts of the steps
 REST = 1e-6  # rewards that are none
+AGAIN = 2  # marked answers in which the same words are blamed, so that they may be lost everywhere
+LOST = 0.02  # probability of the first token of such words from which a place is free
 TRIES_SEED = 1_000_003  # apart from that of the first answers
 
 
@@ -145,11 +149,23 @@ class ReadOnce:
         reference: the reference itself.
         logp: ids of a row → log π_ref(y_t) of its response tokens, [T].
         slopes: ids of a row → ∂ log π_ref(y_t)/∂h_t, [T, H].
+        free: ids of a row → whether π_ref has a probability above `LOST` for the tokens that may be lost, [T].
     """
 
-    def __init__(self, reference: Any, policy: Any, batches: Sequence[TokenBatch], *, temperature: float) -> None:
-        """Read all answers, in batches that do not depend on the step, so that a resumed run has the same numbers."""
+    def __init__(
+        self, reference: Any, policy: Any, batches: Sequence[TokenBatch], lost: Sequence[int], *, temperature: float
+    ) -> None:
+        """Read all answers, in batches that do not depend on the step, so that a resumed run has the same numbers.
+
+        Args:
+            reference: the reference.
+            policy: the policy, whose adapter it may be without.
+            batches: of the answers.
+            lost: first tokens of the words that are blamed again and again.
+            temperature: of the rollout.
+        """
         self.reference, self.logp, self.slopes = reference, dict[Row, Tensor](), dict[Row, Tensor]()
+        self.free = dict[Row, Tensor]()
         for batch in batches:
             with torch.no_grad():
                 hidden, head = reference.read(policy, batch)
@@ -157,9 +173,15 @@ class ReadOnce:
             with torch.enable_grad():
                 logp = token_logprobs(hidden, head, batch.targets(), temperature=temperature).logp
                 (slopes,) = torch.autograd.grad(logp.sum(), hidden)
+            said = torch.zeros_like(logp)
+            for token in lost:
+                targets = torch.full_like(batch.targets(), token)
+                with torch.no_grad():
+                    said += token_logprobs(hidden, head, targets, temperature=temperature).logp.exp()
             lengths, rows = batch.response_lengths.tolist(), self.rows(batch)
             self.logp |= zip(rows, torch.split(logp.detach(), lengths), strict=True)
             self.slopes |= zip(rows, torch.split(slopes, lengths), strict=True)
+            self.free |= zip(rows, torch.split(said > LOST, lengths), strict=True)
 
     @staticmethod
     def rows(batch: TokenBatch) -> list[Row]:
@@ -171,10 +193,11 @@ class ReadOnce:
         """Return what `Reference.read` does."""
         return self.reference.read(policy, batch)
 
-    def of(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Return log π_ref(y_t), [N], and its slope, [N, H], of the response tokens of a batch, packed."""
+    def of(self, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log π_ref(y_t), [N], its slope, [N, H], and `free`, [N], of the response tokens of a batch, packed."""
         rows = self.rows(batch)
-        return torch.cat([self.logp[row] for row in rows]), torch.cat([self.slopes[row] for row in rows])
+        logp, slopes, free = (torch.cat([of[row] for row in rows]) for of in (self.logp, self.slopes, self.free))
+        return logp, slopes, free
 
 
 class LessonTrainer(Text2GradTrainer):
@@ -182,8 +205,17 @@ class LessonTrainer(Text2GradTrainer):
 
     reference: Any
 
-    def __init__(self, policy: Any, tokenizer: Any, answers: Sequence[Judged], recipe: Recipe, **more: Any) -> None:
-        """Take the answers; `more` goes to the trainer."""
+    def __init__(
+        self,
+        policy: Any,
+        tokenizer: Any,
+        answers: Sequence[Judged],
+        recipe: Recipe,
+        *,
+        lost: Sequence[int] = (),
+        **more: Any,
+    ) -> None:
+        """Take the answers, and the first tokens of words that may be lost everywhere; `more` goes to the trainer."""
         self.answers: dict[tuple[int, ...], list[Rollout]] = {}
         for rollout, _ in answers:
             self.answers.setdefault(rollout.prompt_ids, []).append(rollout)
@@ -199,7 +231,8 @@ class LessonTrainer(Text2GradTrainer):
         prompts, size = list(self.answers.values()), recipe.rollout.batch_size
         parts = (prompts[at : at + size] for at in range(0, len(prompts), size))
         batches = [self.collate([rollout for own in part for rollout in own]) for part in parts]
-        self.reference = ReadOnce(self.reference, self.model.policy, batches, temperature=recipe.rollout.temperature)
+        temperature = recipe.rollout.temperature
+        self.reference = ReadOnce(self.reference, self.model.policy, batches, lost, temperature=temperature)
 
     @phase("rollout")
     def sample(self, early: Any = None) -> list[Rollout]:
@@ -243,13 +276,13 @@ class LessonTrainer(Text2GradTrainer):
             part = read.rows(index)
             mask, columns = part.response_mask, (index, slice(part.response_mask.shape[1]))
             logp, _, states = response_logprobs(self.model.policy, part, temperature=self.recipe.rollout.temperature)
-            logp_ref, slopes = self.reference.of(part)
+            logp_ref, slopes, free = self.reference.of(part)
             gone, own = logp[mask].detach() - logp_ref, rewards[columns][mask]
             left = own - self.beta_in_reward * gone
             moved = torch.where(own > 0, left.clamp(min=0.0), left.clamp(max=0.0)) * (own.abs() > REST)
             held = (states.before.float() * slopes).sum(1) - logp[mask]  # its gradient is that of KL(π_ref ‖ π)
             share = shares[index].to(moved)[:, None].expand_as(mask)[mask]
-            loss = (held * (own.abs() <= REST) / count - share * moved * logp[mask]).sum()
+            loss = (held * ((own.abs() <= REST) & ~free) / count - share * moved * logp[mask]).sum()
             self.accelerator.backward(loss)
             scores.logp[columns], scores.logp_ref[columns] = logp.detach(), part.unpack(logp_ref)
             scores.kl[columns], advantages[columns] = part.unpack(gone), part.unpack(moved)
@@ -467,7 +500,24 @@ class LessonRun(PolicySampler):
         run = self.recipe.run.model_copy(update={"out": str(out), "steps": steps})
         recipe, held_out = self.recipe.model_copy(update={"run": run}), self.held_out[: self.recipe.data.eval_examples]
         resume = (out / "run.json").exists()
-        return LessonTrainer(self.policy, self.tokenizer, answers, recipe, eval_dataset=held_out, resume=resume)
+        return LessonTrainer(
+            self.policy, self.tokenizer, answers, recipe, lost=self.lost(answers), eval_dataset=held_out, resume=resume
+        )
+
+    def lost(self, answers: Sequence[Judged]) -> list[int]:
+        """Return the first tokens of words that are blamed in at least `AGAIN` marked answers, and praised in none."""
+        told, praised = dict[str, list[tuple[int, int]]](), set[int]()
+        for at, own in enumerate(self.marked):
+            for span in own.critique.spans:
+                alone = own._replace(critique=replace(own.critique, spans=(span,)))
+                if places := self.places(alone):
+                    words = in_words(own.rollout.response[span.start : span.end])
+                    told.setdefault(words, []).append((at, own.rollout.response_ids[places[0]]))
+        deltas, _ = response_deltas(self.tokenizer, [own.rollout for own in answers], [own.critique for own in answers])
+        for own, delta in zip(answers, deltas, strict=True):
+            praised |= {token for token, value in zip(own.rollout.response_ids, delta, strict=True) if value > 0}
+        again = (places for places in told.values() if len({at for at, _ in places}) >= AGAIN)
+        return sorted({token for places in again for _, token in places} - praised)
 
 
 def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -> dict[str, Any]:
