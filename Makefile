@@ -92,13 +92,13 @@ results: dev                 ## the evidence: what has no record; goes on after 
 	$(BIN)/python -m evidence results
 
 benchmarks: dev              ## speed and memory, as JSON in evidence/results
-	for name in align lengths sampling sandbox annotate plan shared_prompts slow_critic; do \
+	for name in align drop_in lengths sampling sandbox annotate plan shared_prompts slow_critic; do \
 		$(BIN)/python benchmarks/$$name.py --json evidence/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/step.py --json evidence/results/step.json
 	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2 \
 		--micro-batch-tokens 4096 1024 --json evidence/results/step_trl.json
 	$(BIN)/python benchmarks/step.py --peer trl --peer-rows 16 --work long --vocab 32000 --sizes 768x12 --threads 1 2 \
-		--json evidence/results/step_long.json
+		--micro-batch-tokens 4096 2048 --json evidence/results/step_long.json
 	$(BIN)/python benchmarks/step.py --work turns --vocab 8192 --repeats 5 --json evidence/results/step_turns.json
 	$(BIN)/python benchmarks/reward_decode.py --peer --json evidence/results/reward_decode.json
 

@@ -26,6 +26,7 @@ from .rl import (
     value_loss as value_loss,
     whiten as whiten,
 )
+from .runs import push_to_hub as push_to_hub
 from .types import Critique as Critique, Example as Example, Rollout as Rollout, Span as Span
 
 __version__: str

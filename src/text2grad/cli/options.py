@@ -25,6 +25,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # arguments that mean the same in a
     },
     "--resume": {"action": "store_true", "help": "continue from the last checkpoint in the directory of the run"},
     "--force": {"action": "store_true", "help": "overwrite files that exist"},
+    "--push": {"metavar": "OWNER/NAME", "help": "then upload the result to this repository of the hub, private if new"},
 }
 
 SOME_REMAIN = 3  # exit status if a server left some items without an answer
@@ -61,6 +62,14 @@ def add_shared(add: Callable[..., Any], *names: str) -> None:
     """Add some of the `SHARED` arguments, by a parser's `add_argument`."""
     for name in names:
         add(name, **SHARED[name])
+
+
+def push_if_asked(args: argparse.Namespace, path: Path) -> None:
+    """Upload what a path holds, and print its name on the hub, if `--push` is given."""
+    if args.push:
+        from text2grad.runs import push_to_hub
+
+        print_lines([("pushed", push_to_hub(path, args.push))])
 
 
 def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") -> dict[str, str]:

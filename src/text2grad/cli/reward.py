@@ -4,7 +4,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
+from text2grad.cli.options import add_command, add_shared, print_lines, push_if_asked, recipe_with
 from text2grad.progress import duration, note
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "train a reward model that writes critiques, on annotations"
     add = add_command(commands, "reward", run, about, DESCRIPTION, EPILOG).add_argument
-    add_shared(add, "recipe", "--set", "--resume")
+    add_shared(add, "recipe", "--set", "--resume", "--push")
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
     add("--model", metavar="PATH", help="shorthand for --set reward_model.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set reward_model.out=DIR")
@@ -52,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_with(args, options)
 
     from text2grad.reward_models.training import RewardRun
+    from text2grad.runs import check_push
 
+    if args.push:
+        check_push(args.push, (recipe.reward_model.model or recipe.model.path) if recipe.model.lora_r else "")
     reward = RewardRun(recipe, resume=args.resume)
     args.directory = reward.directory  # for the command that continues after Ctrl-C
     counts = reward.counts
@@ -83,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
             ("next", shlex.join(measure_it)),
         ]
     )
+    push_if_asked(args, reward.directory)
     return 0
 
 

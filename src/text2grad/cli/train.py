@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
+from text2grad.cli.options import add_command, add_shared, at_least, print_lines, push_if_asked, recipe_with, say
 from text2grad.config import Recipe, best_checkpoint, idle_settings, latest_checkpoint, read_best
 from text2grad.errors import ConfigError
 from text2grad.feedback import load_callable
@@ -53,7 +53,7 @@ exit status:
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     add = add_command(commands, "train", run, "train a policy as a recipe says", DESCRIPTION, EPILOG).add_argument
-    add_shared(add, "recipe", "--set", "--resume")
+    add_shared(add, "recipe", "--set", "--resume", "--push")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
     add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
     add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
@@ -73,8 +73,10 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args)
     is_main = int(os.environ.get("RANK", "0")) == 0
 
-    from text2grad.runs import run_recipe
+    from text2grad.runs import check_push, run_recipe
 
+    if args.push:
+        check_push(args.push, recipe.model.path if recipe.model.lora_r else "")
     for name, reason in idle_settings(recipe).items() if is_main else ():
         if not (args.critic and name in ("critic.model", "critic.kind")):  # --critic says so itself
             note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
@@ -85,7 +87,11 @@ def run(args: argparse.Namespace) -> int:
         print_report(CONSOLE, report)
         return 0 if report.fits else DOES_NOT_FIT
     policy = run_recipe(recipe, resume=args.resume)
-    return finish(recipe, policy) if is_main else 0
+    if not is_main:
+        return 0
+    status = finish(recipe, policy)
+    push_if_asked(args, Path(recipe.run.out))
+    return status
 
 
 def recipe_of(args: argparse.Namespace, **more: str) -> Recipe:

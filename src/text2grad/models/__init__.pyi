@@ -76,6 +76,7 @@ from .pretrained import (
     load_policy as load_policy,
     load_to_train as load_to_train,
     load_tokenizer as load_tokenizer,
+    local_path as local_path,
     on_cpu as on_cpu,
     policy_config as policy_config,
 )

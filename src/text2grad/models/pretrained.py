@@ -14,11 +14,31 @@ from text2grad.progress import note
 
 WIDE = 256  # hidden size from which products of matrices decide the time
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+AT_REVISION = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)@(?P<revision>[\w./-]+)")
+OF_MODELS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")  # files of a model that are downloaded
 OTHER_PARTS = re.compile(
     r"vision|visual|image|audio|video|speech|multi_?modal|(^|\.)(mtp|v_head|value_head|score|classifier)\b|[kv]_scale$"
     r"|(masked_bias|attn\.bias|attention\.bias|inv_freq|position_ids)$"
 )
 """Weights in a model's files that a language model does not need: other senses, other heads, scales, old buffers."""
+
+
+def local_path(path: str | Path) -> str:
+    """Return a path or hub name as it is, and OWNER/NAME@REVISION as the directory of its files, downloaded once.
+
+    Raises:
+        ModelError: if the hub has no such revision, or cannot be reached.
+    """
+    wanted = AT_REVISION.fullmatch(str(path))
+    if not wanted or Path(path).exists():
+        return str(path)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(wanted["name"], revision=wanted["revision"], allow_patterns=[*OF_MODELS])
+    except Exception as error:  # each release of huggingface_hub has its own HTTP library, with errors of its own
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(f"cannot load {str(path)!r} from the hub: {reason}") from error
 
 
 def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
@@ -29,6 +49,7 @@ def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
+    path = local_path(path)
     _refuse_damaged_weights(Path(path))
     if base := base_named_by(path):
         with _loading("an adapter's base", path):
@@ -86,6 +107,7 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
     from text2grad.models.probing import check_probe
 
     how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    path = local_path(path)
     base = base_named_by(path)
     if base is not None:
         from text2grad.models.adapters import load_lora, merged
@@ -115,6 +137,7 @@ def load_model(kind: Any, what: str, path: str | Path, *, new_head: bool = False
     """
     from text2grad.models.probing import not_finite, refuse_unread
 
+    path = local_path(path)
     with _loading(what, path):
         model, read = kind.from_pretrained(str(path), use_safetensors=True, output_loading_info=True, **settings)
         trunk = f"{model.base_model_prefix}." if new_head else ""
@@ -166,6 +189,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
     """
     from transformers import AutoTokenizer
 
+    path = local_path(path)
     with _loading("a tokenizer", path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 
@@ -188,7 +212,7 @@ def base_named_by(directory: str | Path) -> str | None:
     Raises:
         ModelError: if the adapter names none, or its weights are no safetensors.
     """
-    config = Path(directory) / ADAPTER_CONFIG
+    config = Path(local_path(directory)) / ADAPTER_CONFIG
     if not config.exists():
         return None
     with readable(config, "Copy the adapter again", ModelError):

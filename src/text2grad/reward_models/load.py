@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, check_known
 from text2grad.feedback import Critic, load_callable
-from text2grad.models import base_named_by
+from text2grad.models import base_named_by, local_path
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -63,6 +63,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
         return task_critic
     if settings.kind == "server":
         return _served(recipe)
+    path = local_path(path)
     if settings.kind not in _WRITERS:
         reader = reading_kind(settings.kind)(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):

@@ -13,6 +13,7 @@ from .lineage import Retraction as Retraction
 from .metric import lower_is_better as lower_is_better
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
+from .publishing import check_push as check_push, push_to_hub as push_to_hub
 from .raters import check_raters as check_raters
 from .recipe_run import critic_of_run as critic_of_run, refreshed_critic as refreshed_critic, run_recipe as run_recipe
 from .replay import LeftOut as LeftOut, compare_without as compare_without
