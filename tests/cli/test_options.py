@@ -65,7 +65,7 @@ def test_messages_name_options_that_some_command_has() -> None:
 
 
 def test_commands_and_options_are_few() -> None:
-    """At most 15 commands, 23 with those of groups, and 122 options: to take marks back needs three, to push as many."""
+    """At most 15 commands, 23 with those of groups, and 122 options: to take marks back needs three, a push too."""
     names, top = list(commands()), parser()
     assert sum(" " not in name for name in names) <= 15
     assert len(names) <= 23
