@@ -56,7 +56,10 @@ def test_the_steps_are_taken_on_the_given_answers_and_move_the_marked_words(tmp_
     trainer = LessonTrainer(model, tokenizer, given, recipe(tmp_path, optim={"schedule": "linear"}))
     batch = trainer.collate([own.rollout for own in given])
     before = trainer.score(batch, kl="k1").logp
+    shares, backward = list[torch.Tensor](), trainer.backward
+    trainer.backward = lambda *parts: shares.append(parts[2]) or backward(*parts)  # type: ignore[method-assign]
     step = trainer.train_step()
+    assert torch.equal(shares[0], module.token_shares(step.rollouts, step.span_rewards))
     taken = [rollout.response for rollout in step.rollouts]
     assert set(taken) <= {own.rollout.response for own in given}
     assert (" one cat runs" in taken) == (" red cat runs" in taken), "answers to a prompt stay together"
@@ -245,7 +248,9 @@ def test_lost_words_are_those_that_several_marked_answers_share_and_none_is_prai
     assert run.lost(given) == sorted(ids.values())
     praised = judged(tokenizer, " bird", " one dog", "dog", "positive")
     assert run.lost([*given, praised]) == [ids["cat"]]
-    assert run.trainer([*given, praised]).reference.free
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LessonTrainer", lambda *_, **how: how["lost"])
+        assert run.trainer([*given, praised]) == [ids["cat"]]
 
 
 def test_prompts_with_rewards_weigh_alike_whatever_their_number_of_tokens() -> None:
