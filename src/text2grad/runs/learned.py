@@ -15,7 +15,7 @@ from typing import Any
 
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.files import appended_records, published, readable, to_json
-from text2grad.models import ADAPTER_CONFIG, PROBE_FILE, base_named_by, load_policy, save_model
+from text2grad.models import ADAPTER_CONFIG, base_named_by
 from text2grad.runs.words import in_words
 from text2grad.types import visible
 
@@ -86,6 +86,8 @@ def weigh(path: str | Path, weights: Mapping[str, float], out: Path) -> Path:
 
 def _write_weighed(adapter: Path, home: Path, new_home: Path, weight: float, base: str) -> str:
     """Write an adapter and the files of its lesson at a weight, on another base; return the new adapter's directory."""
+    from text2grad.models import PROBE_FILE, load_policy, save_model  # the studio reads lessons without torch
+
     inner = adapter.relative_to(home)
     with published(new_home) as new:
         shutil.copytree(adapter, new / inner)
