@@ -11,6 +11,7 @@ with the same random numbers. Intervals are 95 % bootstrap intervals over openin
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from evidence.tasks.stories.openings import story_openings
 from evidence.tasks.stories.reading import read_story
 from evidence.tasks.stories.task import story_metrics
 from text2grad.config import RolloutConfig
-from text2grad.feedback import Annotation, read_critique_records, write_annotations
+from text2grad.feedback import Annotation, annotation_to_json, read_annotations, write_annotations
 from text2grad.files import to_json
-from text2grad.models import load_policy, load_tokenizer, with_lora
-from text2grad.runs import sample_rollouts
+from text2grad.models import load_policy, load_tokenizer
+from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.types import Critique, Rollout, Span
-from text2grad_studio.teaching import Correction, Lesson, settings_from, teach
+from text2grad_studio.worker import Worker
 
 TOKENS, STOP = 160, [1]  # the recipe's: this model ends a story with its beginning-of-sequence
 
@@ -39,15 +40,15 @@ def sampled(policy: Any, tokenizer: Any, split: Any, number: int, seed: int) -> 
     return sample_rollouts(policy, tokenizer, openings, rollout, prompt_format="plain", seed=seed)
 
 
-def simulated(stories: list[Rollout], number: int) -> list[Correction]:
-    """Return corrections of the first stories with an invented word."""
-    found = []
+def simulated(stories: list[Rollout], number: int) -> list[Annotation]:
+    """Return the first stories with an invented word, and marks on these words."""
+    marked = []
     for story in stories:
         words = read_story(story.example.prompt_text, story.response).invented
-        if words and len(found) < number:
-            spans = [Span(word.start, word.end, "negative") for word in words]
-            found.append(Correction("", story.example.prompt_text, story.response, story.response_ids, spans))
-    return found
+        if words and len(marked) < number:
+            spans = tuple(Span(word.start, word.end, "negative") for word in words)
+            marked.append(Annotation(story.example.prompt_text, story.response, Critique("", spans)))
+    return marked
 
 
 def counts(stories: list[Rollout]) -> np.ndarray[Any, Any]:
@@ -77,27 +78,25 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=500)
     parser.add_argument("--save-marks", type=Path, help="file for the simulated marks, as the studio exports them")
     parser.add_argument("--seed", type=int, default=0, help="of the stories, before and after")
-    parser.add_argument("--lesson", type=json.loads, default={}, help='settings as JSON, such as {"target": 2}')
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    lesson = settings_from(Lesson(), args.lesson, name="a lesson")
     base, tokenizer = load_policy(args.model).eval(), load_tokenizer(args.model)
     if args.marks:
-        records = read_critique_records(args.marks)
-        given = [Correction("", one.prompt, one.response, one.ids, one.critique.spans) for one in records]
-        given = [one for one in given if one.spans]
+        given = [own for own in read_annotations(args.marks, to_encode=True) if own.critique.spans]
     else:
         given = simulated(sampled(base, tokenizer, "train", 4 * args.simulated, seed=1 + args.seed), args.simulated)
     if args.save_marks:
-        marks = [Annotation(one.prompt, one.response, Critique("", tuple(one.spans))) for one in given]
-        write_annotations(args.save_marks, marks)
+        write_annotations(args.save_marks, given)
     before = sampled(base, tokenizer, "held_out", args.held_out, seed=7 + args.seed)
-    torch.manual_seed(lesson.seed)
-    policy = with_lora(base, r=lesson.rank, alpha=2 * lesson.rank, targets="all-linear")
+    sampling = {"max_new_tokens": TOKENS, "temperature": 1.0, "eos_token_ids": STOP, "prompt_format": "plain"}
+    request = {"kind": "teach", "policy": {"path": args.model, "sampling": sampling}, "parent": 0}
     start = time.perf_counter()
-    taught = teach(policy, tokenizer, given, lesson, prompt_format="plain")
-    seconds = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as versions:
+        request |= {"versions": versions, "annotations": list(map(annotation_to_json, given))}
+        taught = Worker().answer(request, lambda **_: None)
+        seconds = time.perf_counter() - start
+        policy = load_policy(f"{versions}/0001").eval()
     after = sampled(policy, tokenizer, "held_out", args.held_out, seed=7 + args.seed)
     texts = {
         "before": ([one.example.prompt_text for one in before], [one.response for one in before]),
@@ -106,10 +105,10 @@ def main() -> None:
     whole = {
         "by": str(args.marks) if args.marks else "simulated by the dictionary",
         "responses": len(given),
-        "spans": sum(len(one.spans) for one in given),
+        "spans": taught["spans"],
         "lesson_s": round(seconds, 1),
-        "rounds": taught.rounds,
-        "nats": {"poor": taught.negative, "good": taught.positive, "others": taught.unmarked, "kl": taught.kl},
+        "steps": taught["steps"],
+        "nats": {name: taught[name] for name in ("negative", "positive", "unmarked", "kl")},
         **{name: story_metrics(*pair) for name, pair in texts.items()},
         "invented_words_fewer_by": reduction(counts(before), counts(after)),
     }

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import torch
 
 from text2grad.config import Recipe, RolloutConfig, latest_checkpoint, recipe_of_run
-from text2grad.feedback import Annotation
-from text2grad.files import to_json
+from text2grad.feedback import Annotation, annotation_to_json
+from text2grad.files import to_json, write_records
 from text2grad.models import load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
-from text2grad.runs import refreshed_critic, run_examples, sample_rollouts
+from text2grad.runs import read_judged, refreshed_critic, run_examples
+from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.types import Critique, Rollout, Span
 from text2grad_studio.retraining import Retraining, retrain
-from text2grad_studio.teaching import Correction, settings_from
 
 PHRASES = ("because of", "on Friday", "Sunday")
 
@@ -44,15 +44,15 @@ def places(response: str, phrase: str) -> range:
     return range(at, at + len(phrase)) if at >= 0 else range(0)
 
 
-def marks_of(run: Path, phrase: str, number: int) -> list[Correction]:
+def marks_of(run: Path, phrase: str, number: int) -> list[dict[str, Any]]:
     """Return the marked responses, the last first."""
     files = sorted((run / "rollouts").glob("*.jsonl"))
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     found = [one for one in reversed(records) if phrase in one["response"]][:number]
     spans = [Span(at.start, at.stop, "negative") for at in (places(one["response"], phrase) for one in found)]
     return [
-        Correction("", one["prompt"], one["response"], one["ids"], [span])
-        for one, span in zip(found, spans, strict=True)
+        annotation_to_json(Annotation(own["prompt"], own["response"], Critique("", (span,)))) | {"ids": own["ids"]}
+        for own, span in zip(found, spans, strict=True)
     ]
 
 
@@ -83,7 +83,6 @@ def measure(run: Path, recipe: Recipe, phrase: str, number: int, held_out: int, 
     """Retrain on the marks of a phrase and measure."""
     checkpoint = latest_checkpoint(run / "checkpoints")
     base = str(checkpoint / "policy")
-    corrections = marks_of(run, phrase, number)
     tokenizer, policy = load_tokenizer(base), load_policy(base, dtype="float32").eval()
     torch.manual_seed(settings.seed)
     policy = with_lora(policy, r=settings.rank, alpha=2 * settings.rank, targets="all-linear")
@@ -97,11 +96,12 @@ def measure(run: Path, recipe: Recipe, phrase: str, number: int, held_out: int, 
     written = answers()
     critic = GenerativeRewardModel.load(refreshed_critic(run, checkpoint) or recipe.critic.model)
     old = judged(critic, written, phrase)
-    marks = [Annotation(one.prompt, one.response, Critique("", tuple(one.spans))) for one in corrections]
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
+        write_records(Path(scratch) / "marks.jsonl", marks := marks_of(run, phrase, number))
+        answers_marked = read_judged(Path(scratch) / "marks.jsonl", policy, tokenizer, recipe)
         found = retrain(
-            policy, tokenizer, base, str(run), corrections, marks, settings, earlier=None, scratch=Path(scratch)
+            policy, tokenizer, base, str(run), answers_marked, settings, earlier=None, scratch=Path(scratch)
         )
         seconds = time.perf_counter() - start
         new = judged(GenerativeRewardModel.load(found.reward_model), written, phrase)
@@ -136,7 +136,7 @@ def main() -> None:
     results = []
     for phrase in args.phrase or PHRASES:
         for seed in range(args.seeds):
-            settings = settings_from(Retraining(), {**args.settings, "seed": seed}, name="a retraining")
+            settings = Retraining.from_page({**args.settings, "seed": seed})
             results.append(measure(args.run, recipe, phrase, args.marks, args.held_out, settings))
             print(json.dumps(results[-1]), flush=True)
     if args.out:

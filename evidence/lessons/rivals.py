@@ -28,7 +28,7 @@ from text2grad.align import encode
 from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.models import TokenBatch, batch_indices, encode_prompts, messages_of, with_end
-from text2grad.rl import Optimizers
+from text2grad.rl.optimizers import Optimizers
 from text2grad.runs import lesson as lessons
 from text2grad.runs.lesson import Judged, LessonRun, LessonTrainer, ReadOnce, give_lesson
 from text2grad.tasks import Lesson

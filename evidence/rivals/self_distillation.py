@@ -16,7 +16,8 @@ from torch import Tensor
 
 from evidence.rivals.judged import Judged
 from evidence.rivals.refiners import prompts_with_critiques
-from text2grad.rl import PPOBatch, ppo_epochs
+from text2grad.rl import PPOBatch
+from text2grad.rl.update import ppo_epochs
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:

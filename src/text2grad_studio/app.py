@@ -12,7 +12,6 @@ It answers requests from this machine only, for a page that it served itself:
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -202,10 +201,19 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
 def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
     """Return the routes that make versions of the policy, and let them answer."""
 
-    def train(kind: str, name: str, given: Any) -> Any:
-        parent, settings = _version(session, given.get("parent", 0), "parent"), numbers(given.get(name, {}), name)
-        taught = session.taught(_rater(session, given), texts(given.get("items"), "items"))
-        return session.versions.begin(kind, {"parent": parent, **taught, name: settings})
+    def teach(given: Any) -> Any:
+        who, items, parent = _rater(session, given), texts(given.get("items"), "items"), version_of(given)
+        return session.versions.begin(
+            "teach", {"parent": parent, "annotations": session.not_taught(who, items, parent)}
+        )
+
+    def retrain(given: Any) -> Any:
+        request = {"parent": version_of(given), "retraining": numbers(given.get("retraining", {}), "retraining")}
+        annotations = session.to_teach(_rater(session, given), texts(given.get("items"), "items"))
+        return session.versions.begin("retrain", {**request, "annotations": annotations})
+
+    def version_of(given: Any) -> int:
+        return _version(session, given.get("parent", 0), "parent")
 
     def ask(given: Any) -> Any:
         prompt, seed = to_encode(given.get("prompt"), "prompt"), integer(given.get("seed", 0), "seed")
@@ -217,7 +225,6 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
-    teach, retrain = partial(train, "teach", "lesson"), partial(train, "retrain", "retraining")
     return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("stop", stop)]
 
 
@@ -252,8 +259,11 @@ def _export(session: Session) -> Callable[[Request], Awaitable[Response]]:
             run, number = (integer(request.query_params.get(name), name) for name in ("run", "number"))
             item = request.query_params.get("item", "")
             data, kind = page_of_response(session, rater, run, number, item).encode(), "text/html"
+        elif form == "lesson.html":
+            version = integer(request.query_params.get("version"), "version")
+            data, kind = session.versions.answers(version), "text/html"
         else:
-            raise DataError(f"exports are annotations.jsonl, marks.html and response.html, not {form!r}")
+            raise DataError(f"exports are annotations.jsonl, marks.html, response.html and lesson.html, not {form!r}")
         name = preferred_name(rater, form)
         return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
 

@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,9 +29,9 @@ from text2grad.models import FineTuning, best_device, context_of, load_policy, l
 from text2grad.progress import LOG, STEPS, note
 from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
 from text2grad.reward_models.training import HeldOutSet
-from text2grad.runs import refreshed_critic, run_recipe
+from text2grad.runs import Judged, refreshed_critic, run_recipe
 from text2grad.types import Critique, Example, Span
-from text2grad_studio.teaching import Correction, MarkedTokens, Taught
+from text2grad_studio.teaching import Taught, measured
 
 MOST_EARLIER = 2000  # annotations beside the marks
 MEASURED = 24  # responses whose critiques are decoded to measure agreement
@@ -74,6 +74,21 @@ class Retraining:
         if not 0 < self.share <= 1:
             raise ConfigError(f"share of a retraining is above 0 and at most 1, got {self.share}")
 
+    @classmethod
+    def from_page(cls, given: Mapping[str, Any]) -> "Retraining":
+        """Return the settings that a page sends, and the defaults of others.
+
+        Raises:
+            ConfigError: if a setting is unknown or no number.
+        """
+        own = cls()
+        for key, value in given.items():
+            if key not in cls.__dataclass_fields__ or not isinstance(value, int | float):
+                names = ", ".join(cls.__dataclass_fields__)
+                raise ConfigError(f"a retraining has no setting {key} = {value!r}; it has {names}")
+            own = replace(own, **{key: type(getattr(own, key))(value)})
+        return own
+
 
 class Retrained(NamedTuple):
     """The result: the directory of the reward model, the policy's change on the marks, and figures for the page."""
@@ -88,8 +103,7 @@ def retrain(
     tokenizer: Any,
     base: str,
     run: str | None,
-    corrections: Sequence[Correction],
-    marks: Sequence[Annotation],
+    answers: Sequence[Judged],
     settings: Retraining,
     *,
     earlier: Path | None,
@@ -102,8 +116,7 @@ def retrain(
         tokenizer: the policy's.
         base: directory or name of the policy without adapter.
         run: directory of its run, whose recipe and critic are taken; None takes the defaults.
-        corrections: the marked responses, on which the policy's change is measured.
-        marks: the same as annotations, with words.
+        answers: the marked responses.
         settings: of the retraining.
         earlier: directory of the reward model of an earlier retraining, if there is one.
         scratch: an empty directory.
@@ -113,7 +126,8 @@ def retrain(
         DataError: if no mark can be placed on tokens, or annotations cannot be read.
     """
     recipe = recipe_of_run(Path(run)) if run else Recipe()
-    marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.model.prompt_format)
+    measured(policy, tokenizer, answers)  # refuses marks between tokens before the training
+    marks = [Annotation(own.rollout.example.prompt_text, own.rollout.response, own.critique) for own in answers]
     path = _reward_model_of(recipe, run, earlier)
     earlier_annotations = _earlier_annotations(recipe, path, run)
     rng = Random(f"annotations {settings.seed}")
@@ -149,7 +163,7 @@ def retrain(
         "agreement": agreement,
         "metric": _metric(out),
     }
-    return Retrained(directory, marked.taught(settings.steps), about)
+    return Retrained(directory, measured(policy, tokenizer, answers), about)
 
 
 def corrected(annotation: Annotation, own: Critique) -> Annotation:

@@ -10,6 +10,7 @@ from typing import Any
 
 from text2grad.config import latest_checkpoint, recipe_of_run
 from text2grad.errors import ConfigError, DataError, Text2GradError, require
+from text2grad.feedback import read_examples
 from text2grad.files import lock_directory
 from text2grad.progress import note
 from text2grad_studio.marks import is_rater
@@ -18,7 +19,8 @@ from text2grad_studio.sources import Source, open_sources
 from text2grad_studio.suggestions import Suggestions
 from text2grad_studio.versions import Versions
 
-DEFAULT_SAMPLING = {"max_new_tokens": 128, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "auto"}
+DEFAULT_SAMPLING = {"max_new_tokens": 128, "temperature": 0.7, "eos_token_ids": [], "prompt_format": "auto"}
+OF_RUN = {*DEFAULT_SAMPLING, "chat_template", "chat_template_kwargs"}  # settings of [rollout]
 
 
 def serve(
@@ -59,17 +61,27 @@ def serve(
     if not is_rater(rater):
         raise ConfigError(f"--rater {rater!r}: a name has letters, digits, spaces and .@_-, at most 40 characters")
     sources = open_sources(paths, store, tokenizer=tokenizer or "")
+    policy = policy_of(sources, model)
+    prompts = [source for source in sources if source.kind == "prompts"]
+    if prompts and policy is None:
+        raise ConfigError(
+            f"{prompts[0].path} holds prompts without responses: name the policy to answer with --model PATH"
+        )
+    unanswered = {own: read_examples(own.path) for own in prompts if not own.files()}  # damaged ones are told now
     lock_directory(store)  # two servers would index the same bytes twice
     token = _token(store)
     listening = _listening(port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    versions = Versions(store, policy_of(sources, model))
+    versions = Versions(store, policy)
     suggestions = Suggestions(critics_of(sources, critic, store))
     session = Session(sources, store, rater=rater, read_only=read_only, versions=versions, suggestions=suggestions)
     app = make_app(session, token=token, port=listening.getsockname()[1])
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none"))
     follower = threading.Thread(target=session.follow, daemon=True)
     follower.start()
+    if unanswered:
+        note(f"the policy answers {sum(map(len, unanswered.values()))} prompts")
+        versions.begin("answer", {"files": [[str(own.path), str(own.converted)] for own in unanswered]})
     on_ready(f"{address}/?token={token}", session)
     try:
         server.run(sockets=[listening])
@@ -98,7 +110,7 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
             note(f"{error} Lessons need --model PATH", warning=True)
             continue
         of_run = str(run.path)
-        sampling = recipe.rollout.model_dump(include=set(DEFAULT_SAMPLING))
+        sampling = recipe.rollout.model_dump(include=OF_RUN)
         sampling["prompt_format"] = recipe.model.prompt_format
         checkpoint = latest_checkpoint(run.path / "checkpoints")
         path = path or (str(checkpoint / "policy") if checkpoint else recipe.model.path or None)

@@ -237,15 +237,29 @@ class Session:
         """
         return self.suggestions.ask(run, item_of(prompt, response), prompt, response)
 
-    def taught(self, rater: str, items: Sequence[str] | None) -> dict[str, Any]:
-        """Return the "corrections" of a lesson, and the same marks as "annotations"; errors as in `corrections`."""
-        corrections, marked = self.corrections(rater, items), self.marks.whole(rater, items)
-        annotations = [annotation_to_json(marked[own["item"]].annotation(rater)) for own in corrections]
-        return {"corrections": corrections, "annotations": annotations}
+    def to_teach(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
+        """Return marked responses of one turn, as annotations with their token ids, and finished ones without a mark.
+
+        Raises:
+            DataError: if no response has a span, or the text of a response cannot be read.
+        """
+        whole = [marks for marks in self.marks.whole(rater, items).values() if not marks.opened.get("turns")]
+        taken = [marks for marks in whole if marks.state == "done" or (marks.spans and marks.state != "skipped")]
+        if not any(marks.spans for marks in taken):
+            raise DataError("there is nothing to teach: mark a word of a response of one turn first")
+        ids = [{"ids": list(ids)} if (ids := marks.opened["ids"]) else {} for marks in taken]
+        return [annotation_to_json(own.annotation(rater)) | more for own, more in zip(taken, ids, strict=True)]
+
+    def not_taught(self, rater: str, items: Sequence[str] | None, parent: int) -> list[dict[str, Any]]:
+        """Return what a version and those before it have not learned of `to_teach`; all, if that has no mark."""
+        annotations = self.to_teach(rater, items)
+        learned = [record for lesson in self.versions.learned(parent) for record in lesson["records"]]
+        new = [own for own in annotations if own not in learned]
+        return new if any(own["critique"]["spans"] for own in new) else annotations
 
     def contradictions(self, rater: str, number: int) -> list[str]:
         """Return sentences about words that a rater judges otherwise than the lessons that made a version."""
-        return contradictions(self.taught(rater, None)["annotations"], self.versions.learned(number))
+        return contradictions(self.to_teach(rater, None), self.versions.learned(number))
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""
@@ -277,23 +291,6 @@ class Session:
         """Return how far the raters agree on responses that two of them finished."""
         raters = self.marks.raters()
         return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
-
-    def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Return marked responses of one turn with their token ids, for a lesson.
-
-        Raises:
-            DataError: if no response has a span, or the text of a response cannot be read.
-        """
-        whole = self.marks.whole(rater, items).values()
-        marked = [marks for marks in whole if marks.spans and marks.state != "skipped"]
-        marked = [marks for marks in marked if not marks.opened.get("turns")]
-        if not marked:
-            raise DataError("there is nothing to teach: mark a word of a response of one turn first")
-        return [
-            {key: marks.opened[key] for key in ("prompt", "response", "ids")}
-            | {"item": marks.item, "spans": list(marks.spans.values())}
-            for marks in marked
-        ]
 
     def _index(self, run: int) -> RunIndex:
         if not 0 <= run < len(self.indices):

@@ -4,7 +4,7 @@ A run of `text2grad train` is its `rollouts/*.jsonl`. A file holds responses wit
 of `text2grad annotate` and `text2grad feedback import`, predictions of `text2grad evaluate critic`, or any JSONL with
 "prompt" and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with
 `log_completions=True` holds `completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files
-become JSONL in the studio's directory when they are first seen.
+become JSONL in the studio's directory when they are first seen. So do the policy's answers to a file of prompts alone.
 """
 
 import json
@@ -27,20 +27,23 @@ PER_TOKEN = (
 """Numbers per token that a record may have; "change" is `logp_after` − `logp`, the second line is prime-rl's."""
 
 
+Kind = Literal["run", "file", "prompts", "trl", "prime-rl"]
+
+
 class Source(NamedTuple):
     """A run or a file.
 
     Attributes:
         name: shown on the page, unique in a session.
         path: as given, resolved.
-        kind: a run of this project, a JSONL file, or a directory of another trainer.
-        converted: directory for the JSONL made from another trainer's files.
+        kind: a run of this project, a JSONL file, one of prompts without responses, or a directory of another trainer.
+        converted: directory for the JSONL made from another trainer's files, or of the policy's answers to prompts.
         tokenizer: of prime-rl's exports.
     """
 
     name: str
     path: Path
-    kind: Literal["run", "file", "trl", "prime-rl"]
+    kind: Kind
     converted: Path
     tokenizer: str = ""
 
@@ -79,7 +82,7 @@ def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> 
         whole = path.resolve()
         kind = _kind_of(path, whole)
         used = (tokenizer or prime_rl.tokenizer_of_run(whole)) if kind == "prime-rl" else ""
-        stem = whole.stem if kind == "file" else whole.parent.name if whole.name == prime_rl.FOLDER else whole.name
+        stem = whole.stem if whole.is_file() else whole.parent.name if whole.name == prime_rl.FOLDER else whole.name
         name, number = stem, 1
         while any(source.name == name for source in sources):
             number += 1
@@ -90,7 +93,7 @@ def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> 
     return sources
 
 
-def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl"]:
+def _kind_of(given: Path, path: Path) -> Kind:
     """Return what a path holds.
 
     Raises:
@@ -108,7 +111,7 @@ def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl
             raise DataError(
                 f"{given} is a token export of prime-rl: name the run's directory, which holds {prime_rl.FOLDER}/"
             )
-        return "file"
+        return "prompts" if _has_prompts_alone(path) else "file"
     if any((path / "completions").glob("*.parquet")):
         return "trl"
     if (path / prime_rl.FOLDER).is_dir() or prime_rl.exports_of(path):  # before rollouts/, which prime-rl has, too
@@ -124,6 +127,17 @@ def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl
             "configuration"
         )
     return "run"
+
+
+def _has_prompts_alone(path: Path) -> bool:
+    """Return whether the first line of a file is a prompt without a response; a damaged one is told with its index."""
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and "prompt" in row and not {"response", "completion", "turns"} & row.keys()
 
 
 def normalized(record: Mapping[str, Any]) -> dict[str, Any]:

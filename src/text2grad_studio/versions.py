@@ -1,7 +1,7 @@
 """Versions of the policy that lessons made, and the process that makes them.
 
-    STORE/versions/0001/                a LoRA adapter, and version.json: parent, settings, changes of log p
-    STORE/versions/0001/marks.jsonl     the marks that it and the versions before it learned from
+    STORE/versions/0001/                a LoRA adapter on its parent, and version.json: parent, changes of log p
+    STORE/versions/0001/marks.jsonl     the marks that it learned from; report.html: answers before and after
     STORE/versions/0002/reward_model/   after a retraining: the reward model by which the policy was trained
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,
@@ -25,7 +25,7 @@ from text2grad.runs import lessons_in
 from text2grad_studio.process import WorkerProcess
 
 _FOLDER = re.compile(r"[0-9]{4,}")
-NAMES = {"teach": "a lesson", "retrain": "a retraining", "ask": "a question"}
+NAMES = {"teach": "a lesson", "retrain": "a retraining", "ask": "a question", "answer": "an answer to prompts"}
 
 
 def folders_of(directory: Path) -> dict[int, Path]:
@@ -121,22 +121,34 @@ class Versions:
         except (OSError, DataError) as error:
             raise DataError(_trouble(path, error)) from error
 
+    def answers(self, number: int) -> bytes:
+        """Return the page of a lesson's answers before and after.
+
+        Raises:
+            DataError: if the version does not exist, or has no such page.
+        """
+        path = self.directory / f"{number:04d}" / "report.html"
+        with readable(path, f"Version {number} has no answers before and after, as only lessons have; ask both"):
+            return path.read_bytes()
+
     def learned(self, number: int) -> list[dict[str, Any]]:
         """Return the lessons of a version and of those before it, as `lessons_in`; errors of `version`."""
         if not number or not (self.directory / f"{number:04d}").exists():
             return self.lessons
         about = self.version(number)
         lesson = {"name": f"version {number}", "date": str(about.get("made"))[:10], **self._taught(about)}
-        return [*self.learned(min(about.get("parent") or 0, number - 1)), lesson]
+        return [*self._before(about), lesson]
+
+    def _before(self, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self.learned(min(about.get("parent") or 0, about["version"] - 1))
 
     def _taught(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the "records" of a version that those before it lack, or all of its own, with "words" and "raters"."""
         path = self.directory / f"{about['version']:04d}" / "marks.jsonl"
         with readable(path, "Put back a copy of it"):
-            known = list(appended_records(path))
-            before = len(known) - about.get("responses", 0)
-            records = [record for record in known[before:] if record not in known[:before]] or known[before:]
-            return told({"records": records})
+            own = list(appended_records(path))
+            before = [record for lesson in self._before(about) for record in lesson["records"]]
+            return told({"records": [record for record in own if record not in before] or own})
 
     def _read(self) -> list[dict[str, Any] | str]:
         """Return each finished version without its changes per token, or why it cannot be read."""
@@ -158,7 +170,9 @@ class Versions:
         return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a lesson ("teach"), a retraining ("retrain") or a question ("ask"); its end shows in `state`.
+        """Begin a lesson ("teach"), a retraining ("retrain"), a question ("ask"), or answers to files ("answer").
+
+        Its end shows in `state`.
 
         Raises:
             ConfigError: if there is no policy, or other work is under way.

@@ -3,67 +3,35 @@
     python -m text2grad_studio.worker
 
 Requests are lines of JSON on standard input, messages are lines of JSON on standard output; the process ends when its
-input ends. The base model is loaded once; a version is a LoRA adapter on it.
+input ends. A version is a LoRA adapter on the version that it began from, its parent, or on the policy before all.
 """
 
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError, Text2GradError, is_out_of_memory
-from text2grad.files import appended_records, exclusive, json_lines, published, to_json
+from text2grad.files import exclusive, json_lines, published, to_json, write_files
 
+SHOWN, SHOWN_TOKENS = 8, 64  # answers before and after a lesson, and their tokens
 Tell = Callable[..., None]
-
-
-class Models:
-    """The policy with the adapters of its versions."""
-
-    def __init__(self, path: str) -> None:
-        """Load the policy and its tokenizer."""
-        from text2grad.models import best_device, check_model, load_policy, load_tokenizer
-
-        self.path = path
-        self.base = load_policy(path).eval().to(best_device())
-        self.tokenizer = load_tokenizer(path)
-        check_model(self.base)
-
-    @contextmanager
-    def adapted(self, adapter: Path | None, *, rank: int = 0, seed: int = 0) -> Iterator[Any]:
-        """Yield the policy with a version's adapter, a new adapter of a rank, or none; then remove the adapter."""
-        import torch
-
-        from text2grad.models import POLICY_ADAPTER, adapter_parameters, load_lora, with_lora
-
-        if adapter is None and not rank:
-            yield self.base
-            return
-        torch.manual_seed(seed)
-        if adapter is None:
-            model = with_lora(self.base, r=rank, alpha=2 * rank, targets="all-linear")
-        else:
-            model = load_lora(self.base, str(adapter)).to(self.base.device)
-            for parameter in adapter_parameters(model, POLICY_ADAPTER).values():
-                parameter.requires_grad_(True)
-        try:
-            yield model
-        finally:
-            self.base = model.unload()
+FILES = ("alternatives.jsonl", "lesson.json", "report.html")  # of a lesson, that lie beside its adapter
 
 
 class Worker:
-    """Answers requests; models are loaded at the first request that needs them."""
+    """Answers requests; the critic of the last question stays loaded."""
 
     def __init__(self) -> None:
         """Begin without models."""
-        self._models: Models | None = None
         self._critic: tuple[Any, Any] = (None, None)  # what was asked for, and the critic
 
     def answer(self, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -84,11 +52,8 @@ class Worker:
             response = response_of(request, "the question")
             result: dict[str, Any] = self._critic[1].judge(request["prompt"], response)
             return result
-        if self._models is None or self._models.path != request["policy"]["path"]:
-            tell(state="working", progress="loading the policy")
-            self._models = Models(request["policy"]["path"])
-        work = {"teach": _teach, "retrain": _retrain, "ask": _ask}[kind]
-        return work(self._models, request, tell)
+        work = {"teach": _teach, "retrain": _retrain, "ask": _ask, "answer": _answer}[kind]
+        return work(request, tell)
 
 
 def main() -> None:
@@ -112,156 +77,204 @@ def main() -> None:
             tell(state="failed", error=f"out of memory: {error}. Teach fewer or shorter responses at a time")
 
 
-def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
-    """Return the directory of a version's adapter; None for version 0.
+def _policy_of(request: Mapping[str, Any], version: int) -> str:
+    """Return the directory or name of a version's policy; that of version 0 is the policy before all lessons.
 
     Raises:
         DataError: if the version does not exist.
     """
     if version == 0:
-        return None
+        return str(request["policy"]["path"])
     path = Path(request["versions"]) / f"{version:04d}"
     if not (path / "version.json").exists():
         raise DataError(f"there is no version {version}")
-    return path
+    return str(path.absolute())
 
 
-def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Give a lesson and publish the version that it makes."""
-    from text2grad_studio.teaching import Lesson, settings_from, teach
+def _recipe_of(request: Mapping[str, Any], version: int, *, out: Path = Path(), most: float = inf) -> Any:
+    """Return the recipe of a lesson for a version, with the form of prompts and the sampling of its run.
 
-    lesson, parent = settings_from(Lesson(), request["lesson"], name="a lesson"), int(request["parent"])
-    corrections = _corrections(request)
+    Args:
+        request: has the policy and the directory of versions.
+        version: the lesson begins from it.
+        out: directory of the lesson.
+        most: tokens of an answer.
+    """
+    from text2grad.config import make_recipe
+    from text2grad.tasks import LESSON_RECIPE
 
-    def on_round(number: int, moved: float) -> None:
-        words = f"round {number}: marked tokens moved {moved:.2f} of {lesson.target:g} nats"
-        tell(state="working", progress=words, share=min(max(moved / lesson.target, number / lesson.rounds), 1.0))
-
-    with models.adapted(_adapter(request, parent), rank=lesson.rank, seed=lesson.seed) as policy:
-        prompt_format = request["policy"]["sampling"]["prompt_format"]
-        taught = teach(policy, models.tokenizer, corrections, lesson, prompt_format=prompt_format, on_round=on_round)
-        about = {"kind": "lesson", "lesson": asdict(lesson), **_description(taught, corrections)}
-        return publish_version(models, policy, request, about)
+    sections, sampling = tomllib.loads(LESSON_RECIPE.read_text()), dict(request["policy"]["sampling"])
+    prompt_format = sampling.pop("prompt_format")
+    sections["model"] |= {"path": _policy_of(request, version), "prompt_format": prompt_format}
+    sections["rollout"] |= sampling
+    sections["rollout"]["max_new_tokens"] = min(sampling["max_new_tokens"], most)
+    sections["data"]["eval_examples"], sections["run"]["out"] = SHOWN, str(out)
+    return make_recipe(sections, where="the studio's recipe")
 
 
-def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Train the reward model on the marks and then the policy with it, and publish the version."""
-    import shutil
-
-    from text2grad.feedback import read_annotations
+@contextmanager
+def _scratch(request: Mapping[str, Any], tell: Tell) -> Iterator[Path]:
+    """Yield a new directory with the marks as marks.jsonl, which is removed at the end; progress goes to the page."""
     from text2grad.files import write_records
-    from text2grad_studio.retraining import Retraining, forwarded_progress, retrain
-    from text2grad_studio.teaching import settings_from
+    from text2grad_studio.retraining import forwarded_progress
 
-    settings = settings_from(Retraining(), request["retraining"], name="a retraining")
-    parent = int(request["parent"])
-    adapter, versions = _adapter(request, parent), Path(request["versions"])
+    versions = Path(request["versions"])
     versions.mkdir(parents=True, exist_ok=True)
-    for left in versions.glob("retraining-*"):  # left by a retraining that was stopped
+    for left in versions.glob("unfinished-*"):  # by work that was stopped
         shutil.rmtree(left)
-    scratch = Path(tempfile.mkdtemp(prefix="retraining-", dir=versions))
-    corrections = _corrections(request)
-    write_records(scratch / "marks.jsonl", request["annotations"])
-    with (
-        forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)),
-        models.adapted(adapter, rank=settings.rank, seed=settings.seed) as policy,
-    ):
+    path = Path(tempfile.mkdtemp(prefix="unfinished-", dir=versions))
+    write_records(path / "marks.jsonl", request["annotations"])
+    try:
+        with forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)):
+            yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def _teach(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Give a lesson and publish the version that it makes."""
+    from text2grad.evaluation import read_subjects
+    from text2grad.models import best_device, load_policy, load_tokenizer
+    from text2grad.runs import give_lesson, read_judged
+    from text2grad_studio.teaching import measured
+
+    parent = int(request["parent"])
+    with _scratch(request, tell) as scratch:
+        home = scratch / "lesson"
+        recipe = _recipe_of(request, parent, out=home, most=SHOWN_TOKENS)
+        steps = give_lesson(recipe, scratch / "marks.jsonl")["steps"]
+        adapter = read_subjects([str(home / "run")])[0].path  # of its last checkpoint
+        policy, tokenizer = (
+            load_policy(adapter, dtype=recipe.model.dtype, merge=False).to(best_device()),
+            load_tokenizer(recipe.model.path),
+        )
+        answers = read_judged(scratch / "marks.jsonl", policy, tokenizer, recipe)
+        about = {"kind": "lesson", "steps": steps, **_description(measured(policy, tokenizer, answers), answers)}
+        return publish_version(request, Path(adapter), [home / name for name in FILES], about)
+
+
+def _retrain(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Train the reward model on the marks and then the policy with it, and publish the version."""
+    import torch
+
+    from text2grad.models import POLICY_ADAPTER, best_device, load_policy, load_tokenizer, save_model, with_lora
+    from text2grad.runs import read_judged
+    from text2grad_studio.retraining import Retraining, retrain
+
+    settings, parent = Retraining.from_page(request["retraining"]), int(request["parent"])
+    recipe = _recipe_of(request, parent)
+    with _scratch(request, tell) as scratch:
+        policy = load_policy(recipe.model.path).to(best_device())
+        torch.manual_seed(settings.seed)  # of the adapter's first weights
+        policy = with_lora(policy, r=settings.rank, alpha=2 * settings.rank, targets="all-linear")
+        tokenizer = load_tokenizer(recipe.model.path)
+        judged = read_judged(scratch / "marks.jsonl", policy, tokenizer, recipe)
+        answers = [own for own in judged if own.critique.spans]  # of the others the critic's own opinion stays
         retrained = retrain(
             policy,
-            models.tokenizer,
-            models.path,
+            tokenizer,
+            str(request["policy"]["path"]),
             request["policy"].get("run"),
-            corrections,
-            read_annotations(scratch / "marks.jsonl", to_encode=True),
+            answers,
             settings,
-            earlier=adapter / "reward_model" if adapter is not None else None,
+            earlier=Path(recipe.model.path) / "reward_model" if parent else None,
             scratch=scratch,
         )
-        about = {"kind": "retraining", **retrained.about, **_description(retrained.taught, corrections)}
-        published_version = publish_version(models, policy, request, about, reward_model=retrained.reward_model)
-    shutil.rmtree(scratch)
-    return published_version
+        policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = recipe.model.path
+        save_model(policy, scratch / "adapter", selected_adapters=[POLICY_ADAPTER])
+        tokenizer.save_pretrained(scratch / "adapter")
+        model = retrained.reward_model  # beside it are the annotations, from which the next retraining samples
+        about = {"kind": "retraining", **retrained.about, **_description(retrained.taught, answers)}
+        return publish_version(request, scratch / "adapter", [model, model.with_name("annotations.jsonl")], about)
 
 
-def _corrections(request: Mapping[str, Any]) -> list[Any]:
-    from text2grad.types import Span
-    from text2grad_studio.teaching import Correction
-
-    marked = [(own, [Span(s["start"], s["end"], s["label"]) for s in own["spans"]]) for own in request["corrections"]]
-    return [Correction(**own | {"spans": spans}) for own, spans in marked]
-
-
-def _description(taught: Any, corrections: Any) -> dict[str, Any]:
+def _description(taught: Any, answers: Sequence[Any]) -> dict[str, Any]:
     return {
-        "responses": len(corrections),
-        "spans": sum(len(correction.spans) for correction in corrections),
+        "responses": len(answers),
+        "spans": sum(len(own.critique.spans) for own in answers),
         **{name: value for name, value in taught._asdict().items() if name != "changes"},
         "changes": [change._asdict() for change in taught.changes],
     }
 
 
 def publish_version(
-    models: Models, policy: Any, request: Mapping[str, Any], about: dict[str, Any], *, reward_model: Path | None = None
+    request: Mapping[str, Any], adapter: Path, others: Sequence[Path], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write a new version, whole or not at all; return its description without changes per token.
 
     The worker of a server that was killed may still publish a version beside the next server's worker: each version
     gets a number of its own.
-    """
-    import shutil
 
-    from text2grad.models import POLICY_ADAPTER, save_model
+    Args:
+        request: has the marks, the parent and the directory of versions.
+        adapter: its directory.
+        others: files and directories that lie beside the adapter.
+        about: its description.
+    """
     from text2grad_studio.versions import folders_of
 
     directory = Path(request["versions"])
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory):
         number = max(folders_of(directory), default=0) + 1
-        made = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
+        made, policy = datetime.now(UTC).isoformat(timespec="seconds"), request["policy"]["path"]
+        about = {"version": number, "parent": int(request["parent"]), "policy": policy, "made": made, **about}
         with published(directory / f"{number:04d}") as path:
-            policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
-            save_model(policy, path, selected_adapters=[POLICY_ADAPTER])
-            if reward_model is not None:
-                shutil.copytree(reward_model, path / "reward_model")
-                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # the next retraining samples from them
-            before = appended_records(directory / f"{about['parent']:04d}" / "marks.jsonl")
-            (path / "marks.jsonl").write_bytes(json_lines([*before, *request.get("annotations", ())]))
+            shutil.copytree(adapter, path, dirs_exist_ok=True)
+            for other in others:
+                (shutil.copytree if other.is_dir() else shutil.copy)(other, path / other.name)
+            (path / "marks.jsonl").write_bytes(json_lines(request["annotations"]))
             (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 
 
-def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def _answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Let the policy answer files of prompts, each into a file of a directory."""
+    from text2grad.feedback import read_examples
+    from text2grad.runs import PolicySampler
+
+    recipe, count = _recipe_of(request, 0), 0
+    sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
+    for file, directory in request["files"]:
+        tell(state="working", progress=f"the policy answers {file}")
+        rollouts = sampler(read_examples(file), seed=0)
+        rows = [
+            {"prompt": r.example.prompt_text, "response": r.response, "ids": list(r.response_ids)} for r in rollouts
+        ]
+        write_files(Path(directory), {"answers.jsonl": json_lines(rows)})
+        count += len(rows)
+    return {"answers_to_files": count}
+
+
+def _ask(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Let several versions answer one prompt with the same random numbers."""
     import torch
 
     from text2grad.align import policy_offsets
-    from text2grad.config import RolloutConfig
     from text2grad.models import collate, response_logprobs
-    from text2grad.runs import sample_rollouts
+    from text2grad.runs import PolicySampler
     from text2grad.types import Example
 
-    settings, answers = dict(request["policy"]["sampling"]), []
-    how = {"prompt_format": settings.pop("prompt_format"), "seed": request["seed"]}
+    answers = []
     for number in request["versions_asked"]:
         tell(state="working", progress=f"version {number} answers" if number else "the policy answers")
-        with models.adapted(_adapter(request, number)) as policy:
-            example, sampling = Example(request["prompt"]), RolloutConfig(**settings)
-            [rollout] = sample_rollouts(policy, models.tokenizer, [example], sampling, **how)
-            batch = collate([rollout], pad_id=0, device=policy.device)
-            with torch.no_grad():
-                logp = response_logprobs(policy, batch, temperature=settings["temperature"])[0]
-            answers.append(
-                {
-                    "version": number,
-                    "prompt": request["prompt"],
-                    "response": rollout.response,
-                    "ids": list(rollout.response_ids),
-                    "offsets": policy_offsets(models.tokenizer, rollout.response_ids),
-                    "logp": [round(x, 5) for x in logp[0].tolist()],
-                    "truncated": rollout.truncated,
-                }
-            )
+        recipe = _recipe_of(request, number)
+        sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
+        [rollout] = sampler([Example(request["prompt"])], seed=request["seed"])
+        batch = collate([rollout], pad_id=0, device=sampler.policy.device)
+        with torch.no_grad():
+            logp = response_logprobs(sampler.policy, batch, temperature=recipe.rollout.temperature)[0]
+        answers.append(
+            {
+                "version": number,
+                "prompt": request["prompt"],
+                "response": rollout.response,
+                "ids": list(rollout.response_ids),
+                "offsets": policy_offsets(sampler.tokenizer, rollout.response_ids),
+                "logp": [round(x, 5) for x in logp[0].tolist()],
+                "truncated": rollout.truncated,
+            }
+        )
     return {"prompt": request["prompt"], "seed": request["seed"], "answers": answers}
 
 

@@ -9,6 +9,7 @@ DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 STORIES = SHARED / "models" / "stories260k"
 SMOLLM2 = ROOT / "models" / "smollm2"
+QWEN = ROOT / "models" / "qwen"
 
 
 def script(path: str) -> Any:

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from tests.helpers import sharded_runs, small_run
 from text2grad.config import Recipe, latest_checkpoint
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora
+from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate
+from text2grad.models.adapters import load_lora
 from text2grad.rl import sharding
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.sharding import Sharding, sharding_of

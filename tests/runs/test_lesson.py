@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -321,16 +322,18 @@ def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in
         ended = own.rollout.response_ids[1] == ends
         assert len(own.rollout.response_ids) == 2 if ended else len(own.rollout.response_ids) > 2
     assert run.alternatives() == others, "the random numbers follow from the seed"
+    monkeypatch.setattr(module, "BACK", 0)
     sampled, sample = list[Any](), module.sample
 
     def watched(policy: Any, prompts: Any, uniforms: torch.Tensor, **how: Any) -> Any:
-        sampled.extend([*prompts, uniforms.shape[1]])
+        assert uniforms.shape[1] == module.BEHIND
+        sampled.extend(prompts)
         return sample(policy, prompts, uniforms, **how)
 
     monkeypatch.setattr(module, "sample", watched)
     run.alternatives()
-    assert sampled[-1] == module.BEHIND
-    assert all(prompt[: len(asked) + 1] == (*asked, ids[0]) for prompt in sampled[:-1]), "the comment is in the prompt"
+    assert sampled
+    assert all(prompt[: len(asked) + 1] == (*asked, ids[0]) for prompt in sampled), "the comment is in the prompt"
     never = {ids[1], *(token for token in run.tokenizer.all_special_ids if token != ends)}
     assert len(never) > 1
     monkeypatch.setattr(module, "TRIES", len(logits) - len(never))
@@ -338,6 +341,65 @@ def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in
     assert tried_of_all == {*range(len(logits))} - never, "not the marked token, nor one that says nothing"
     run.marked = run.marked[1:]
     assert run.alternatives() == []
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "wanted"),
+    [
+        (
+            {"dog": 0.3, "bird": 0.1, "runs": 0.07},
+            ["dog", "bird"],
+        ),  # ln 30 = 3.4, ln 10 = 2.3, ln 7 = 1.95: at least 2.04
+        ({"dog": 0.6, "bird": 0.1, "runs": 0.07}, ["dog"]),  # 4.1: at least 0.6 of it, 2.46
+        ({"dog": 0.07, "bird": 0.06, "runs": 0.05}, []),  # below 2
+    ],
+)
+def test_a_comment_asks_for_the_tokens_that_it_makes_likelier(
+    tmp_path: Path, asked_for: dict[str, float], wanted: list[str]
+) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    given = judged(tokenizer, " red cat", " one cat runs", "cat")
+    run, ids = lesson_run(tmp_path, annotations([given])), given.rollout.response_ids
+
+    class Policy:
+        device = torch.device("cpu")
+
+        def __call__(self, read: torch.Tensor) -> Any:
+            """Return a probability of 0.01 for each word, or with the comment the given ones; "eats" has the rest."""
+            shares = dict.fromkeys(("dog", "bird", "runs"), 0.01) if len(read[0]) == 3 else asked_for
+            logp = torch.full((len(tokenizer),), 1e-9)
+            for word, share in {**shares, "eats": 1 - sum(shares.values())}.items():
+                logp[tokenizer(f" {word}", add_special_tokens=False).input_ids] = share
+            return SimpleNamespace(logits=logp.log()[None, None])
+
+    run.policy = Policy()
+    asked = tuple(tokenizer(" red cat No numbers", add_special_tokens=False).input_ids)
+    others = run.beginnings(given, asked, 1)
+    assert {start[0] for start, _ in others} == {ids[0]}
+    assert [tokenizer.decode(start[1]).strip() for start, own in others if own] == wanted
+    alone = run.beginnings(given, given.rollout.prompt_ids, 1)
+    assert all(own for _, own in alone), "without a comment all are wanted"
+
+
+def test_a_good_alternative_is_one_that_a_comment_asks_for_unless_it_asks_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    run = lesson_run(tmp_path, annotations([judged(tokenizer, " red cat", " one cat runs", "cat")]))
+    beginnings = LessonRun.beginnings
+
+    def praised(*, of: int) -> int:
+        def some(run: LessonRun, own: Judged, asked: Any, place: int) -> Any:
+            return [(start, n < of) for n, (start, _) in enumerate(beginnings(run, own, asked, place))]
+
+        monkeypatch.setattr(LessonRun, "beginnings", some)
+        return sum(own.praised for own in run.alternatives())
+
+    everything = praised(of=module.TRIES)
+    assert praised(of=1) == 1 < everything
+    assert praised(of=0) == everything, "the policy heeds no comment"
+    run.ready = NotOne()  # type: ignore[assignment]
+    assert praised(of=1) == praised(of=module.TRIES) > 1, "a ready lesson's marks know good words"
 
 
 class NotOne:
@@ -469,7 +531,10 @@ def test_another_seed_asks_other_questions(tmp_path: Path, monkeypatch: pytest.M
     assert all(len(set(own)) == 20 for own in taken)
 
 
-def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_side(tmp_path: Path) -> None:
+def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEPS", 5)
     run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
     run.kept("alternatives.jsonl", lambda: run.marked[1:2])
     figures = give_lesson(run.recipe, tmp_path / "marks.jsonl", mode="both")
@@ -491,7 +556,7 @@ def test_a_lesson_on_the_adapter_of_another_goes_on_from_it_and_tells_contradict
 ) -> None:
     first = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
     give_lesson(first.recipe, tmp_path / "marks.jsonl", mode="marks")
-    [taught] = (tmp_path / "out" / "run" / "checkpoints").glob(f"step-*{module.PASSES * 2}/policy")
+    [taught] = (tmp_path / "out" / "run" / "checkpoints").glob(f"step-*{module.STEPS}/policy")  # more than the passes
     (tmp_path / "marks.jsonl").unlink()  # the lesson keeps what it was given
     praised = judged(small_run.critic_tokenizer(), " red cat", " one cat runs", "one", "positive")
     write_annotations(tmp_path / "second.jsonl", annotations([praised]))
@@ -510,12 +575,12 @@ def test_a_lesson_on_the_adapter_of_another_goes_on_from_it_and_tells_contradict
 
     monkeypatch.setattr(LessonRun, "trainer", trainer)
     monkeypatch.setattr(module, "note", lambda text, warning=False: said.extend([text] if warning else []))
-    give_lesson(settings, tmp_path / "second.jsonl", mode="marks")
+    give_lesson(settings, tmp_path / "second.jsonl")  # praise alone needs no alternative
     contradiction, steps = said
     assert contradiction.startswith('"one" is positive here, negative in out, the lesson of ')
     assert contradiction.endswith(": 1×, 1× on the same prompt")
     assert steps == "steps"
-    [last] = (tmp_path / "more" / "run" / "checkpoints").glob(f"step-*{module.PASSES}/policy")
+    [last] = (tmp_path / "more" / "run" / "checkpoints").glob(f"step-*{module.STEPS}/policy")
     assert base_named_by(last) == str(taught)
     assert [lesson["name"] for lesson in lessons_in(last)] == ["out", "more"]
     both = load_policy(str(last))  # it is the one that was saved: load_policy compares its log-probs
@@ -615,15 +680,14 @@ def test_answers_without_a_negative_mark_are_among_those_of_the_steps_whatever_t
 
 
 def test_a_lesson_without_a_good_alternative_is_refused(tmp_path: Path) -> None:
-    run = lesson_run(tmp_path, annotations(answers(small_run.critic_tokenizer())))
+    given = answers(small_run.critic_tokenizer())
+    run = lesson_run(tmp_path, annotations([given[0], *given[2:]]))
     run.kept("alternatives.jsonl", list)
     with pytest.raises(DataError, match="no answer with the comment in its prompt is acceptable"):
         give_lesson(run.recipe, tmp_path / "marks.jsonl")
     (tmp_path / "out" / "alternatives.jsonl").unlink()
-    run.kept("alternatives.jsonl", lambda: run.marked[1:2])
-    assert (
-        give_lesson(run.recipe, tmp_path / "marks.jsonl")["steps"] == module.PASSES * 2
-    )  # three prompts, two at a time
+    run.kept("alternatives.jsonl", lambda: given[1:2])
+    assert give_lesson(run.recipe, tmp_path / "marks.jsonl")["alternatives"] == 1
 
 
 def test_a_lesson_that_would_move_the_output_layer_is_refused(tmp_path: Path) -> None:

@@ -288,6 +288,15 @@ def test_a_rater_without_a_usable_name_is_refused_at_the_start(tmp_path: Path, r
     assert not (tmp_path / "store").exists()
 
 
+def test_prompts_without_responses_need_a_policy_and_whole_lines(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Say."}\n{"prompt": 3}\n')
+    with pytest.raises(ConfigError, match=r"holds prompts without responses: name the policy .* --model PATH"):
+        serve([prompts], tmp_path / "store", rater="ann", on_ready=print)
+    with pytest.raises(DataError, match=r"prompts\.jsonl:2"):
+        serve([prompts], tmp_path / "store", rater="ann", model="policy", on_ready=print)
+
+
 def test_read_only_saves_nothing(tmp_path: Path) -> None:
     client = client_of(tmp_path, read_only=True)
     for path in ("tab", "marks", "own", "teach", "ask", "stop"):
@@ -369,8 +378,8 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("teach", '{"parent": null}', "parent is a whole number from 0 to 2^63 - 1, got null"),
         ("teach", '{"parent": true}', "parent is a whole number from 0 to 2^63 - 1, got true"),
         ("teach", '{"parent": 7}', "there is no version 7"),
-        ("teach", '{"lesson": [1]}', "lesson is an object of numbers, got [1]"),
-        ("teach", '{"lesson": {"lr": NaN}}', "lesson.lr is a number from -2^63 + 1 to 2^63 - 1, got NaN"),
+        ("retrain", '{"retraining": [1]}', "retraining is an object of numbers, got [1]"),
+        ("retrain", '{"retraining": {"lr": NaN}}', "retraining.lr is a number from -2^63 + 1 to 2^63 - 1, got NaN"),
         ("retrain", '{"items": [1]}', "items is a list of texts, or null; got [1]"),
         ("retrain", '{"retraining": {"steps": "x"}}', "retraining.steps is a number from"),
     ],
@@ -450,8 +459,36 @@ def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, mon
     [(kind, request)] = begun
     assert kind == "teach"
     [annotation] = request["annotations"]
-    assert annotation["response"] == request["corrections"][0]["response"]
+    assert annotation["ids"] == client.get("/api/marks").json()["items"][0]["ids"] != []
     assert {span["rater"] for span in annotation["critique"]["spans"]} == {"ann"}
+
+
+def test_a_lesson_from_a_version_has_what_the_version_has_not_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, begun = client_of(tmp_path), list[Any]()
+    marked(client)
+    monkeypatch.setattr(Versions, "begin", lambda self, kind, request: begun.append((kind, request["annotations"])))
+    client.post("/api/teach", json={})
+    [(_, [first])] = begun
+    version = tmp_path / "store" / "versions" / "0001"
+    version.mkdir(parents=True)
+    (version / "version.json").write_text('{"parent": 0, "responses": 1}')
+    (version / "marks.jsonl").write_text(json.dumps(first))
+    client.post("/api/teach", json={"parent": 1})  # nothing new: once more
+    own = {"op": "open", "prompt": "p", "response": "a dog"}
+    item = client.post("/api/own", json={"prompt": "p", "response": "a dog"}).json()["item"]
+    span = {"op": "span", "item": item, "id": "a", "start": 2, "end": 5, "label": "negative", "note": ""}
+    fine = {"op": "open", "prompt": "p", "response": "a cat"}
+    seen = client.post("/api/own", json={"prompt": "p", "response": "a cat"}).json()["item"]
+    done = {"op": "state", "item": seen, "value": "done"}  # and nothing to say: the lesson holds it as it is
+    for events in ([own, span], [fine, done]):
+        client.post("/api/marks", json={"rater": "ann", "tab": "0" * 12, "events": events})
+    for kind, parent in (("teach", 0), ("teach", 1), ("retrain", 1)):
+        client.post(f"/api/{kind}", json={"parent": parent})
+    responses = [{annotation["response"] for annotation in annotations} for _, annotations in begun[1:]]
+    new = {"a dog", "a cat"}
+    assert responses == [{first["response"]}, {first["response"], *new}, new, {first["response"], *new}]
 
 
 def test_marks_are_compared_with_the_lessons_that_made_a_version(tmp_path: Path) -> None:

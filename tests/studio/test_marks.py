@@ -264,7 +264,7 @@ def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tm
     taken: list[Callable[[], Any]] = [
         lambda: made.marks.annotations("ann"),
         lambda: page_of_marks(made, "ann"),
-        lambda: made.corrections("ann", None),
+        lambda: made.to_teach("ann", None),
     ]
     for take in taken:
         with pytest.raises(DataError) as caught:
@@ -273,7 +273,7 @@ def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tm
             f'the text of a marked response of ann cannot be read: {file}, line 1: an operation "open" has no "at". '
             f'Mend the line, or remove all lines with "item": "{ITEM}"'
         )
-    assert len(made.corrections("ann", [item_of("When?", RESPONSE)])) == 1
+    assert len(made.to_teach("ann", [item_of("When?", RESPONSE)])) == 1
     assert [marks["prompt"] for marks in made.marked("ann")["items"]] == ["When?"]
     assert made.agreement() == {"pairs": []}
     file.write_text(whole.splitlines(keepends=True)[1])
@@ -361,9 +361,9 @@ def test_a_conversation_is_exported_and_not_taught(tmp_path: Path) -> None:
     (listed,) = made.marked("ann")["items"]
     assert listed["turns"] == SPOKEN["turns"]
     with pytest.raises(DataError, match="mark a word of a response of one turn first"):
-        made.corrections("ann", None)
+        made.to_teach("ann", None)
     made.marks.append("ann", made.marks.new_tab(), [OPEN, span("d", 3, 7)])
-    assert [taught["item"] for taught in made.corrections("ann", None)] == [ITEM]
+    assert [taught["response"] for taught in made.to_teach("ann", None)] == [RESPONSE]
     assert len(made.marks.annotations("ann")) == 2
 
 

@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import expect
 
-from places import STORIES
+from places import QWEN, STORIES
 from studio_browser import CHROMIUM, SECONDS, Served, chromium, close, context_of, page_of, served, wait_for_rows
 from studio_world import append, record, write_run
 from text2grad.feedback import turns_to_json
-from text2grad.types import Conversation, Span, Turn, signs, visible
+from text2grad.tasks import ready_lesson
+from text2grad.types import Conversation, Example, Span, Turn, signs, visible
 from text2grad_studio.marks import MarkStore
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")]
@@ -1077,7 +1078,7 @@ def lesson_of(page: Any, *versions: int) -> Iterator[dict[str, Any]]:
             "version": version,
             "parent": version - 1,
             "kind": "lesson",
-            "rounds": 1,
+            "steps": 1,
             "spans": 1,
             "responses": 1,
             "kl": 0.1,
@@ -1650,11 +1651,11 @@ def test_why_a_lesson_did_not_begin_stays_until_the_next(browser: Any, server: S
         saved(page)
         work["state"] = "done"
         page.click("[data-view=teach]")
-        page.route("**/api/teach", lambda route: route.fulfill(status=400, json={"error": "target is above 0, got 0"}))
+        page.route("**/api/teach", lambda route: route.fulfill(status=400, json={"error": "another has begun"}))
         page.click("#teach-start")
-        expect(page.locator(".work .problem")).to_have_text("target is above 0, got 0")
+        expect(page.locator(".work .problem")).to_have_text("another has begun")
         heard(page)
-        expect(page.locator(".work .problem")).to_have_text("target is above 0, got 0")
+        expect(page.locator(".work .problem")).to_have_text("another has begun")
         page.unroute("**/api/teach")
 
 
@@ -1710,7 +1711,7 @@ def test_contradictions_and_the_lessons_that_they_are_about_are_told_before_trai
 
 
 def test_keys_that_a_version_lacks_are_dashes(browser: Any, server: Served) -> None:
-    known: list[dict[str, Any]] = [{}, {"kind": "retraining", "spans": 2}, {"parent": 0, "rounds": 1, "kl": 0.25}]
+    known: list[dict[str, Any]] = [{}, {"kind": "retraining", "spans": 2}, {"parent": 0, "steps": 1, "kl": 0.25}]
     known[1] |= {"agreement": {"before": {"marks": 0.5}}}
     folders = [server.store / "versions" / f"000{number}" for number in (1, 2, 3)]
     for folder, about in zip(folders, known, strict=True):
@@ -1733,7 +1734,7 @@ def test_keys_that_a_version_lacks_are_dashes(browser: Any, server: Served) -> N
             none = "negative –, positive –, others –, KL"
             expect(page.locator(".lessons .how")).to_have_text(
                 [
-                    f"– · – · from the run's policy · – · 1 round: {none} 0.25",
+                    f"– · – · from the run's policy · – · 1 step: {none} 0.25",
                     f"– · – · from – · 2 spans · reward model: {none} –",
                     f"– · – · from – · – · –: {none} –",
                 ]
@@ -2026,6 +2027,66 @@ def test_axe_finds_nothing(browser: Any, tmp_path: Path, scheme: str) -> None:
         assert axe_finds(page) == []
         page.set_viewport_size({"width": 390, "height": 780})
         assert axe_finds(page) == []
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
+def test_prompts_alone_are_answered_by_the_model_and_once(browser: Any, tmp_path: Path) -> None:
+    prompts, options = tmp_path / "prompts.jsonl", ("--model", str(STORIES))
+    prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(3)))
+    seen = []
+    for _ in range(2):
+        with (
+            served(tmp_path / "store", prompts, options=options) as server,
+            page_of(browser, server, "ann") as page,
+        ):
+            expect(page.locator("#list .row")).to_have_count(3)
+            seen.append(page.locator("#response").inner_text())
+    assert seen[0] == seen[1] != ""
+    [answers] = (tmp_path / "store" / "converted").glob("*/answers.jsonl")
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == [f"Once upon a time {n}" for n in range(3)]
+    assert all(row["response"] and row["ids"] for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not QWEN.exists(), reason="models/qwen is missing: python -m evidence fetch-model qwen")
+def test_an_assistant_is_taught_by_keyboard_from_an_empty_folder(browser: Any, tmp_path: Path) -> None:
+    """The person marks what the comment of *begin* is about in twenty answers, and says it once beside the first."""
+    lesson, prompts = ready_lesson("begin"), tmp_path / "prompts.jsonl"
+    questions = [example.prompt_text for example in lesson.questions("train")[:20]]
+    prompts.write_text("".join(json.dumps({"prompt": question}) + "\n" for question in questions))
+    options = ("--model", str(QWEN))
+    with served(tmp_path / "store", prompts, options=options) as server, page_of(browser, server, "ann") as page:
+        for number, question in enumerate(questions, 1):
+            expect(page.locator(".where")).to_have_text(f"prompts · response {number}")
+            words = page.locator("#response .s").all_inner_texts()
+            response = page.locator("#response").inner_text()
+            spans = lesson.critique(Example(question), response).spans
+            if spans:
+                last = next(n for n in range(1, len(words) + 1) if len("".join(words[:n])) >= spans[0].end)
+                page.keyboard.press("ArrowRight")
+                for _ in range(last - 1):
+                    page.keyboard.press("Shift+ArrowRight")
+                page.keyboard.press("n")
+                page.keyboard.press("c")
+                page.keyboard.type(lesson.comment)
+                page.keyboard.press("Escape")
+            page.keyboard.press("d")
+        saved(page)
+        page.keyboard.press("t")
+        page.locator("#teach-start").press("Enter")
+        page.wait_for_selector(".lessons li, .work .problem")
+        assert page.locator(".work .problem").count() == 0, page.locator(".work .problem").inner_text()
+        page.locator("#ask-prompt").fill("How do I rename a branch in git?")
+        page.locator("#ask-start").press("Enter")
+        page.wait_for_selector(".answer, .work .problem")
+    answers = json.loads((tmp_path / "store" / "versions" / "0001" / "lesson.json").read_text())
+    faults = [
+        sum(bool(lesson.critique(Example(own["prompt"]), own["response"]).spans) for own in answers[side])
+        for side in ("before", "after")
+    ]
+    assert faults[1] <= faults[0] / 4
 
 
 CRITIC = """

@@ -15,6 +15,7 @@ from text2grad.feedback import Annotation, annotation_to_json, read_annotations,
 from text2grad.models import FineTuning, base_named_by, load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
+from text2grad.runs import read_judged
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 from text2grad_studio.retraining import (
@@ -26,7 +27,6 @@ from text2grad_studio.retraining import (
     corrected,
     retrain,
 )
-from text2grad_studio.teaching import Correction, settings_from
 from text2grad_studio.worker import Worker
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
@@ -37,25 +37,9 @@ MARKS = [  # the rater disagrees with every annotation: the cat is negative, and
 
 
 def request(kind: str, policy: dict[str, Any], directory: Path, marks: list[Annotation], **more: Any) -> dict[str, Any]:
-    corrections = [
-        {
-            "item": f"i{n}",
-            "prompt": annotation.prompt,
-            "response": annotation.response,
-            "ids": None,
-            "spans": [
-                span._asdict() if hasattr(span, "_asdict") else vars_of(span) for span in annotation.critique.spans
-            ],
-        }
-        for n, annotation in enumerate(marks)
-    ]
     annotations = [annotation_to_json(annotation) for annotation in marks]
-    both = {"corrections": corrections, "annotations": annotations}
-    return {"kind": kind, "policy": policy, "versions": str(directory), "parent": 0, **both, **more}
-
-
-def vars_of(span: Span) -> dict[str, Any]:
-    return {"start": span.start, "end": span.end, "label": span.label}
+    known = {"kind": kind, "policy": policy, "versions": str(directory), "parent": 0, "annotations": annotations}
+    return known | more
 
 
 def a_run(directory: Path, critic: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
@@ -100,8 +84,8 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     own = critic([Example(mark.prompt) for mark in MARKS], [mark.response for mark in MARKS])
     assert any(mark.spans for mark in own)
     worker, versions = Worker(), tmp_path / "versions"
-    (versions / "retraining-x").mkdir(parents=True)
-    (versions / "retraining-x" / "left").touch()  # by a retraining that was stopped
+    (versions / "unfinished-x").mkdir(parents=True)
+    (versions / "unfinished-x" / "left").touch()  # by a retraining that was stopped
     settings = {"reward_steps": 100, "steps": 2, "share": 0.9}
     first = worker.answer(
         request("retrain", policy, versions, MARKS, retraining=settings), lambda **message: said.append(message)
@@ -177,7 +161,12 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
     small_reward.prepare(tmp_path)
     a_run(tmp_path / "run", {"use": "critics_by_name:Kind"})
     own, mark, other = Span(1, 4, "negative"), Span(5, 8, "positive"), Span(1, 8, "negative")
-    program = {"feedback": "The cat is wrong.", "spans": [vars_of(own)], "outcome": None, "status": "ok"}
+    program = {
+        "feedback": "The cat is wrong.",
+        "spans": [{"start": 1, "end": 4, "label": "negative"}],
+        "outcome": None,
+        "status": "ok",
+    }
     (tmp_path / "run" / "rollouts").mkdir()
     append(tmp_path / "run", [record(0, 0, prompt="Its.", response=" cat one", critique={**program, "unmatched": []})])
     marks = [
@@ -193,12 +182,11 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
     monkeypatch.setattr(GenerativeRewardModel, "train_further", train)
     base = str(tmp_path / "base")
     policy, tokenizer = with_lora(load_policy(base), r=2, alpha=4, targets="all-linear"), load_tokenizer(base)
-    corrections = [
-        Correction("", annotation.prompt, annotation.response, None, annotation.critique.spans) for annotation in marks
-    ]
+    write_annotations(tmp_path / "marks.jsonl", marks)
+    answers = read_judged(tmp_path / "marks.jsonl", policy, tokenizer, Recipe())
     run = str(tmp_path / "run")
     with pytest.raises(InterruptedError):
-        retrain(policy, tokenizer, base, run, corrections, marks, Retraining(), earlier=None, scratch=tmp_path)
+        retrain(policy, tokenizer, base, run, answers, Retraining(), earlier=None, scratch=tmp_path)
     pairs = {(annotation.prompt, annotation.critique) for annotation in learned}
     assert ("Its.", Critique('The cat is wrong. "one" is right.', (own, mark))) in pairs
     assert ("Own.", Critique('"cat one" is wrong.', (other,))) in pairs
@@ -309,11 +297,10 @@ def test_marks_correct_the_critics_own_critique_and_each_is_quoted() -> None:
 
 
 def test_settings_of_a_retraining_are_checked() -> None:
-    settings = settings_from(Retraining(), {"steps": 3, "reward_steps": 5.0}, name="a retraining")
-    assert settings == Retraining(reward_steps=5, steps=3)
+    assert Retraining.from_page({"steps": 3, "reward_steps": 5.0}) == Retraining(reward_steps=5, steps=3)
     for wrong in ({"steps": 0}, {"reward_steps": 0}, {"share": 0}, {"share": 1.5}, {"speed": 1}, {"steps": "1"}):
         with pytest.raises(ConfigError, match=r"of a retraining|has no setting"):
-            settings_from(Retraining(), wrong, name="a retraining")
+            Retraining.from_page(wrong)
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")

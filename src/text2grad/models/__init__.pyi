@@ -8,7 +8,6 @@ from .adapters import (
     enable_checkpointing as enable_checkpointing,
     half_precision as half_precision,
     is_peft as is_peft,
-    load_lora as load_lora,
     policy_only as policy_only,
     readable_adapter as readable_adapter,
     same_trainable as same_trainable,

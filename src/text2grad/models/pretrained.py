@@ -182,7 +182,7 @@ def on_cpu() -> bool:
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
-    """Load a model's tokenizer.
+    """Load a model's tokenizer; that of the base where an adapter has none beside it.
 
     Raises:
         ModelError: if the path holds none that can be loaded.
@@ -190,6 +190,8 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
     from transformers import AutoTokenizer
 
     path = local_path(path)
+    while (base := base_named_by(path)) and not any(Path(path).glob("tokenizer*")):
+        path = local_path(base)
     with _loading("a tokenizer", path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 

@@ -20,7 +20,7 @@ from .metrics import (
     warning_of_corners as warning_of_corners,
 )
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
-from .optimizers import ADAM_BETAS as ADAM_BETAS, ADAM_EPS as ADAM_EPS, Optimizers as Optimizers
+from .optimizers import ADAM_BETAS as ADAM_BETAS, ADAM_EPS as ADAM_EPS
 from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge, single_turn as single_turn
 from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import kl_loss as kl_loss, policy_loss as policy_loss, value_loss as value_loss
@@ -34,4 +34,4 @@ from .tool_calls import read_turn as read_turn
 from .toolbox import Toolbox as Toolbox
 from .trackers import check_tracker as check_tracker
 from .trainer import Text2GradTrainer as Text2GradTrainer
-from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs
+from .update import PPOBatch as PPOBatch

@@ -6,9 +6,9 @@ from .annotation_items import (
 from .attribution import explain as explain
 from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
 from .critic_service import CriticServer as CriticServer
-from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
+from .evaluate_policy import PolicySampler as PolicySampler
 from .learned import contradictions as contradictions, lessons_in as lessons_in, weigh as weigh
-from .lesson import give_lesson as give_lesson
+from .lesson import Judged as Judged, give_lesson as give_lesson, read_judged as read_judged
 from .lineage import Retraction as Retraction
 from .metric import lower_is_better as lower_is_better
 from .pipeline import Pipeline as Pipeline

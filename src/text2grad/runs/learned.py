@@ -90,7 +90,7 @@ def _write_weighed(adapter: Path, home: Path, new_home: Path, weight: float, bas
 
     inner = adapter.relative_to(home)
     with published(new_home) as new:
-        shutil.copytree(adapter, new / inner)
+        shutil.copytree(adapter, new / inner, dirs_exist_ok=True)
         for name in ("marks.jsonl", "alternatives.jsonl", "lesson.json"):
             if (home / name).exists():
                 shutil.copy2(home / name, new / name)
@@ -114,8 +114,9 @@ def _stack(path: str | Path) -> Iterator[str | Path]:
 
 
 def _home(adapter: str | Path) -> Path:
-    """Return the directory of the lesson of an adapter: HOME of HOME/run/checkpoints/STEP/policy."""
-    return Path(*Path(adapter).absolute().parts[:-4])
+    """Return a lesson's directory: HOME of an adapter in HOME/run/checkpoints/STEP/policy, or a version's own."""
+    path = Path(adapter).absolute()
+    return path if (path / "marks.jsonl").exists() else Path(*path.parts[:-4])
 
 
 def contradictions(records: Iterable[Mapping[str, Any]], lessons: Iterable[Mapping[str, Any]]) -> list[str]:

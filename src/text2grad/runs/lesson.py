@@ -80,7 +80,11 @@ TRIES = 6  # other answers to a prompt, from the first marked token on
 PRAISED = 4  # tokens of a good one that are positive
 BEHIND = 16  # tokens of an answer that are sampled or read from its first marked one on
 BACK = 3  # tokens before the first marked one from which an answer goes on if there is no good one from there
-PASSES = 4  # over the prompts of the steps
+PASSES, STEPS = 4, 20  # over the prompts of the steps, which are at least these
+WANTED = 2.0  # nats by which a comment makes a token likelier that it asks for
+OF_MOST = 0.6  # and part of the nats of the token that it asks for most
+SAID = 4  # words of a comment with which an answer begins that it gives itself
+QUOTED = re.compile(r'"[^"\n]+"|“[^”\n]+”')  # words in a comment that may be such ones
 REST = 1e-6  # rewards that are none
 AGAIN = 2  # marked answers in which the same words are blamed, so that they may be lost everywhere
 LOST = 0.02  # probability of the first token of such words from which a place is free
@@ -112,11 +116,49 @@ class Judged(NamedTuple):
         return any(span.label == "positive" for span in self.critique.spans) or (self.critique.outcome or 0.0) > 0.0
 
     @property
-    def asked_again(self) -> Example:
-        """The prompt with the comment; with notes on words, which begin with a quotation mark, if there is no other."""
+    def comment(self) -> str:
+        """The feedback without notes on words, which begin with a quotation mark; these if there is nothing else."""
         lines = self.critique.feedback.splitlines()
-        comment = "\n".join([line for line in lines if not line.startswith('"')] or lines)
-        return Example(f"{self.rollout.example.prompt_text}\n\n{comment}".rstrip())
+        return "\n".join([line for line in lines if not line.startswith('"')] or lines)
+
+    @property
+    def asked_again(self) -> Example:
+        """The prompt with the comment."""
+        return Example(f"{self.rollout.example.prompt_text}\n\n{self.comment}".rstrip())
+
+
+def read_judged(
+    path: Path, policy: Any, tokenizer: Any, recipe: Recipe, known: Mapping[str, Example] | None = None
+) -> list[Judged]:
+    """Return the judged answers of a file in a policy's tokens; ids of a record are taken if they decode to its text.
+
+    Args:
+        path: the file.
+        policy: the policy.
+        tokenizer: its tokenizer.
+        recipe: has the form of prompts and the tokens that end an answer.
+        known: examples by their prompt; others have the prompt alone.
+
+    Raises:
+        DataError: if it cannot be read, or the tokenizer changes an answer, so that marks would lie elsewhere.
+    """
+    form: dict[str, Any] = {"prompt_format": recipe.model.prompt_format}
+    ends = stop_ids(policy, tokenizer, recipe.rollout.eos_token_ids, **form)
+    records = list(read_critique_records(path, require_prompt=True)) if path.stat().st_size else []
+    records = [record for record in records if record.critique.status != "withdrawn"]  # says nothing, good or bad
+    examples = [(known or {}).get(record.prompt, Example(record.prompt)) for record in records]
+    prompts = encode_prompts(tokenizer, examples, **form) if records else []
+    decode, judged = partial(tokenizer.decode, skip_special_tokens=True), []
+    for record, example, prompt in zip(records, examples, prompts, strict=True):
+        ways = (ids for ids in (record.ids, encode(tokenizer, record.response)) if ids)
+        ids = next((own for own in ways if max(own) < len(tokenizer) and decode(own) == record.response), ())
+        if not ids:
+            raise DataError(
+                f"{record.where}: the policy's tokenizer changes the response {record.response[:60]!r}, or it is "
+                "empty; marks on it cannot be moved. Mark a response of this policy"
+            )
+        judged.append(Judged(Rollout(example, prompt, ids, record.response, ids[-1] not in ends), record.critique))
+    return judged
 
 
 def says_more(rollout: Rollout) -> bool:
@@ -330,40 +372,80 @@ class LessonRun(PolicySampler):
         in its prompt; the likeliest such tokens are tried. It is good if nothing is blamed in the first tokens from
         there on, and it says a word that the question does not. Where none is, the place is a token earlier, up to
         `BACK` times: behind "the following query:" no token mends an answer that was to have no block of code.
+
+        A person's marks know no other words. So a good answer also begins with words of the comment, if one of those
+        that are tried does, or with a token that the comment asks for (`beginnings`). A policy for which the comment
+        asks for none heeds no comment, and is taught without.
         """
+        asking = self.tried(heeds=self.ready is None)
+        return asking if self.ready or any(own.praised for own in asking) else self.tried(heeds=False)
+
+    def tried(self, *, heeds: bool) -> list[Judged]:
+        """Return the alternatives; with `heeds` a good one begins as the comment says or asks."""
         marked = [own for own in self.marked if self.places(own)]
         asked = encode_prompts(self.tokenizer, [own.asked_again for own in marked], **self._form) if marked else []
-        judged = dict[int, list[Judged]]()
+        judged, left = dict[int, list[Judged]](), {*range(len(marked))}
         for back in range(BACK + 1):
-            left = [at for at in range(len(marked)) if not any(own.praised for own in judged.get(at, ()))]
             if not (places := {at: place for at in left if (place := self.places(marked[at])[0] - back) >= 0}):
                 break
-            tries = [(at, start) for at in places for start in self.beginnings(marked[at], asked[at], places[at])]
-            rollouts, new = (
-                self.go_on([(marked[at], asked[at], start) for at, start in tries]),
-                dict[int, list[Judged]](),
-            )
-            for (at, start), rollout in zip(tries, rollouts, strict=True):
-                verdict = self.verdict(rollout, len(start) - 1, self.blamed_in(marked[at], rollout))
+            tries = [(at, *own) for at in places for own in self.beginnings(marked[at], asked[at], places[at])]
+            rollouts = self.go_on([(marked[at], asked[at], start) for at, start, _ in tries])
+            said = {at: set[Row]() for at in places}
+            for (at, start, _), rollout in zip(tries, rollouts, strict=True):
+                if heeds and self.says(marked[at].comment, rollout, len(start) - 1):
+                    said[at].add(start)
+            new = dict[int, list[Judged]]()
+            for (at, start, asks), rollout in zip(tries, rollouts, strict=True):
+                wanted = not heeds or (start in said[at] if said[at] else asks)
+                verdict = self.verdict(rollout, len(start) - 1, self.blamed_in(marked[at], rollout), wanted=wanted)
                 new.setdefault(at, []).append(Judged(rollout, verdict))
-            judged |= {at: others for at, others in new.items() if not back or any(own.praised for own in others)}
+            for at, others in new.items():
+                if good := any(own.praised for own in others):
+                    left -= {at} if said[at] or not (heeds and QUOTED.search(marked[at].comment)) else set()
+                if not back or (good and (said[at] or not any(own.praised for own in judged[at]))):
+                    judged[at] = others
         return [own for at in sorted(judged) for own in judged[at]]
 
-    def beginnings(self, own: Judged, asked: Sequence[int], place: int) -> list[tuple[int, ...]]:
-        """Return the tokens before a place and, behind them, each of the likeliest others.
+    def beginnings(self, own: Judged, asked: Row, place: int) -> list[tuple[Row, bool]]:
+        """Return the tokens before a place and, behind them, each of the likeliest others; and whether it is wanted.
+
+        A comment asks for a token that it makes `WANTED` nats likelier, and `OF_MOST` of what it does for any of these.
+        Without a comment all are wanted.
 
         Args:
             own: the marked answer.
             asked: ids of its prompt with the comment.
             place: of the token in whose place others come.
         """
-        ids = own.rollout.response_ids
-        with torch.no_grad():
-            logits = self.policy(torch.tensor([[*asked, *ids[:place]]], device=self.policy.device)).logits[0, -1]
+        ids, plain = own.rollout.response_ids, own.rollout.prompt_ids
+
+        def logp(prompt: Row) -> Tensor:
+            with torch.no_grad():
+                read = torch.tensor([[*prompt, *ids[:place]]], device=self.policy.device)
+                own: Tensor = self.policy(read).logits[0, -1].float().log_softmax(-1)
+                return own
+
+        logits = logp(asked)
+        lift = torch.full_like(logits, torch.inf) if asked == plain else logits - logp(plain)
         logits[ids[place]] = -torch.inf
         logits[[token for token in self.tokenizer.all_special_ids if token not in self.ends]] = -torch.inf
-        others = [(*ids[:place], token) for token in logits.topk(TRIES).indices.tolist()]
-        return [start for start in others if not self.tokenizer.decode(start).endswith("\N{REPLACEMENT CHARACTER}")]
+        tokens = logits.topk(TRIES).indices
+        wanted = lift[tokens] >= max(WANTED, OF_MOST * float(lift[tokens].max()))
+        others = [((*ids[:place], token), own) for token, own in zip(tokens.tolist(), wanted.tolist(), strict=True)]
+        broken = "\N{REPLACEMENT CHARACTER}"
+        return [other for other in others if not self.tokenizer.decode(other[0]).endswith(broken)]
+
+    def says(self, comment: str, rollout: Rollout, place: int) -> bool:
+        """Return whether a comment has the first `SAID` words of an answer from a token on, or all, if they are less.
+
+        Args:
+            comment: the comment.
+            rollout: the answer.
+            place: of the token.
+        """
+        text = self.tokenizer.decode(rollout.response_ids[place:], skip_special_tokens=True)
+        said, first = (re.findall(r"\w+", own.lower()) for own in (comment, text))
+        return bool(first) and f" {' '.join(first[:SAID])} " in f" {' '.join(said)} "
 
     def go_on(self, tries: Sequence[tuple[Judged, Sequence[int], Sequence[int]]]) -> list[Rollout]:
         """Return answers to the plain prompts that begin with given tokens, and go on with the comment.
@@ -418,17 +500,22 @@ class LessonRun(PolicySampler):
         again = (place for quote in quotes for place in places_of(quote, other.response))
         return [*(Span(*place, "negative") for place in again), *self.judged([other])[0].critique.spans]
 
-    def verdict(self, rollout: Rollout, place: int, blamed: Sequence[Span]) -> Critique:
+    def verdict(self, rollout: Rollout, place: int, blamed: Sequence[Span], *, wanted: bool = True) -> Critique:
         """Return the critique of an alternative: its first other tokens, or the outcome where that is an end.
 
         Args:
             rollout: the alternative.
             place: of its first other token.
             blamed: what is blamed in it.
+            wanted: the comment asks for that token.
         """
         _, (offsets,) = response_deltas(self.tokenizer, [rollout], [Critique("")])
         start, end = offsets[place][0], offsets[place : place + PRAISED][-1][1]
-        good = says_more(rollout) and not any(span.start < max(end, start + 1) and span.end > start for span in blamed)
+        good = (
+            wanted
+            and says_more(rollout)
+            and not any(span.start < max(end, start + 1) and span.end > start for span in blamed)
+        )
         if start == end:
             return Critique("", outcome=1.0 if good else -1.0)
         return Critique("", (Span(start, end, "positive") if good else Span(*offsets[place], "negative"),))
@@ -470,33 +557,13 @@ class LessonRun(PolicySampler):
         return self.read(path)
 
     def read(self, path: Path) -> list[Judged]:
-        """Return the judged answers of a file; ids of a record are taken if they decode to its text.
-
-        Raises:
-            DataError: if it cannot be read, or the tokenizer changes an answer, so that marks would lie elsewhere.
-        """
-        records = list(read_critique_records(path, require_prompt=True)) if path.stat().st_size else []
-        records = [record for record in records if record.critique.status != "withdrawn"]  # says nothing, good or bad
-        examples = [self.known.get(record.prompt, Example(record.prompt)) for record in records]
-        prompts = encode_prompts(self.tokenizer, examples, **self._form) if records else []
-        decode, judged = partial(self.tokenizer.decode, skip_special_tokens=True), []
-        for record, example, prompt in zip(records, examples, prompts, strict=True):
-            ways = (ids for ids in (record.ids, encode(self.tokenizer, record.response)) if ids)
-            ids = next((own for own in ways if max(own) < len(self.tokenizer) and decode(own) == record.response), ())
-            if not ids:
-                raise DataError(
-                    f"{record.where}: the policy's tokenizer changes the response {record.response[:60]!r}, or it is "
-                    "empty; marks on it cannot be moved. Mark a response of this policy"
-                )
-            judged.append(
-                Judged(Rollout(example, prompt, ids, record.response, ids[-1] not in self.ends), record.critique)
-            )
-        return judged
+        """Return the judged answers of a file, as `read_judged`."""
+        return read_judged(path, self.policy, self.tokenizer, self.recipe, self.known)
 
     def trainer(self, answers: Sequence[Judged]) -> LessonTrainer:
         """Return the trainer of the steps on some answers, at its last checkpoint."""
         out, size = self.out / "run", self.recipe.rollout.batch_size
-        steps = PASSES * ceil(len({own.rollout.prompt_ids for own in answers}) / size)
+        steps = max(PASSES * ceil(len({own.rollout.prompt_ids for own in answers}) / size), STEPS)
         run = self.recipe.run.model_copy(update={"out": str(out), "steps": steps})
         recipe, held_out = self.recipe.model_copy(update={"run": run}), self.held_out[: self.recipe.data.eval_examples]
         resume = (out / "run.json").exists()
@@ -524,7 +591,7 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     """Teach a lesson to the policy of a recipe, and return its figures; an interrupted lesson goes on.
 
     Args:
-        recipe: the settings; `run.steps` is set to `PASSES` passes over the prompts.
+        recipe: the settings; `run.steps` is set to `PASSES` passes over the prompts, or `STEPS` if they are more.
         lesson: a ready lesson, or a file of a person's marked answers.
         mode: whether the steps are taken on the alternatives, on the answers with negative marks, or on both; those
             without one are always among them.
@@ -544,9 +611,9 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     if mode != "marks":
         better, worse = ([own for own in others if own.praised == good] for good in (True, False))
         answers += [*run.parts(better), *run.parts(worse, behind=1)]
-    if not praised and mode != "marks":
+    if mode != "marks" and not any(own.praised for own in [*run.marked, *others]):
         raise DataError(
-            f"no answer with the comment in its prompt is acceptable: say in {lesson} what you want instead"
+            "no answer with the comment in its prompt is acceptable: say in the comment what you want instead"
         )
     trainer = run.trainer(answers)
 

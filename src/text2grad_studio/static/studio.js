@@ -607,7 +607,7 @@ document.addEventListener("keydown", event => {
 /** A file is read from its beginning, a run from its end; an order that the reader chose stays. */
 const orderOf = run => {
   const { order } = $("filters").elements;
-  if (run && ["newest", "oldest"].includes(order.value)) order.value = run.kind === "file" ? "oldest" : "newest";
+  if (run && ["newest", "oldest"].includes(order.value)) order.value = ["file", "prompts"].includes(run.kind) ? "oldest" : "newest";
 };
 
 let timer = 0;

@@ -23,13 +23,13 @@ const counted = (number, noun) => Number.isFinite(number) ? `${number} ${noun}${
 const moved = value => value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${shown(value)}`;
 
 /** What a version changed, in words; a dash for a number that is not known. */
-const effectOf = ({ kind, rounds, negative, positive, unmarked, kl, metric }) => {
+const effectOf = ({ kind, steps, negative, positive, unmarked, kl, metric }) => {
   const held = metric ? ` ${metric.name.replaceAll("_", " ")} ${shown(metric.before)} → ${shown(metric.after)},` : "";
-  const how = kind === "retraining" ? "reward model" : counted(rounds, "round");
+  const how = kind === "retraining" ? "reward model" : counted(steps, "step");
   return `${how}:${held} negative ${moved(negative)}, positive ${moved(positive)}, others ${moved(unmarked)}, KL ${shown(kl)}`;
 };
 
-/** Neighbouring tokens with the same δ as one span, with the mean change of their log p. */
+/** Neighbouring tokens with the same δ as one span, with the change of their log p. */
 const spansOf = ({ offsets, delta, before, after }) => {
   const spans = [];
   offsets.forEach(([start, end], n) => {
@@ -37,12 +37,12 @@ const spansOf = ({ offsets, delta, before, after }) => {
     const last = spans[spans.length - 1];
     const by = after[n] - before[n];
     if (last && last.token === n - 1 && last.sign === Math.sign(delta[n])) {
-      Object.assign(last, { end, token: n, changes: [...last.changes, by] });
+      Object.assign(last, { end, token: n, by: last.by + by });
     } else {
-      spans.push({ start, end, token: n, sign: Math.sign(delta[n]), changes: [by] });
+      spans.push({ start, end, token: n, sign: Math.sign(delta[n]), by });
     }
   });
-  return spans.map(({ start, end, changes }) => ({ start, end, by: changes.reduce((a, b) => a + b, 0) / changes.length }));
+  return spans;
 };
 
 export class Teach {
@@ -51,7 +51,7 @@ export class Teach {
     this.context = context; // { rater(), readOnly(), openRecord(record), shown() }
     this.seed = 0;
     this.way = "lesson";
-    this.settings = { target: 2, kl: 0.5, reward_steps: 60, steps: 20 };
+    this.settings = { reward_steps: 60, steps: 20 };
     this.prompt = "";
     this.parent = null;
     this.pair = [0, null]; // the versions to ask
@@ -149,20 +149,16 @@ export class Teach {
       return field(text, element);
     };
     const row = line("div", "", "row");
-    const chosen = names => Object.fromEntries(names.map(name => [name, this.settings[name]]));
-    const request = { rater: this.context.rater() };
+    const request = () => ({ rater: this.context.rater(), parent: this.parent });
     const start = this.way === "lesson"
-      ? button("Teach", () => this.begin("teach", { ...request, parent: this.parent, lesson: chosen(["target", "kl"]) }),
-        { name: "main-button" })
-      : button("Retrain", () => this.begin("retrain", { ...request, parent: this.parent, retraining: chosen(["reward_steps", "steps"]) }),
-        { name: "main-button" });
+      ? button("Teach", () => this.begin("teach", request()), { name: "main-button" })
+      : button("Retrain", () => this.begin("retrain", { ...request(), retraining: this.settings }), { name: "main-button" });
     start.id = "teach-start";
     start.disabled = this.context.readOnly() || !this.marked.length || this.teaching.work.state === "working";
-    const fields = this.way === "lesson"
-      ? [number("Move marked tokens by (nats) ", "target", { min: "0.1", max: "5", step: "0.1" }),
-        number("Hold the others (KL weight) ", "kl", { min: "0", max: "2", step: "0.05" })]
-      : [number("Steps of the reward model ", "reward_steps", { min: "1", max: "100000" }),
-        number("Steps of the policy ", "steps", { min: "1", max: "10000" })];
+    const fields = this.way === "lesson" ? [] : [
+      number("Steps of the reward model ", "reward_steps", { min: "1", max: "100000" }),
+      number("Steps of the policy ", "steps", { min: "1", max: "10000" }),
+    ];
     row.append(field("Begin from ", from), ...fields, start);
     part.append(this.against, row);
     return part;
@@ -173,7 +169,7 @@ export class Teach {
     const box = line("fieldset", "", "ways");
     box.append(line("legend", "How"));
     for (const [way, name, about] of [
-      ["lesson", "Directly", "The marked tokens become more or less likely, and others like them a little. Seconds to minutes."],
+      ["lesson", "From your words", "The policy answers again with your comments in its prompt, and learns what is better, and what you marked. Minutes."],
       ["retraining", "By the reward model", "The reward model learns from the marks and from annotations that it had; then it trains the policy on the run's prompts."],
     ]) {
       const radio = input(way, { type: "radio", name: "way", id: `way-${way}` });
@@ -242,7 +238,7 @@ export class Teach {
     for (const lesson of [...lessons].reverse()) {
       tell(line("strong", lesson.name), lesson, lesson.date, `answers with a mark: ${lesson.effect ? lesson.effect.map(shown).join(" → ") : "–"}`);
     }
-    const how = "Effects are mean changes of log p of these tokens. To undo a lesson, begin the next one from an earlier version: nothing is overwritten.";
+    const how = "Effects are mean changes of log p: of words that were marked, and of each other token. To undo a lesson, begin the next one from an earlier version: nothing is overwritten.";
     part.append(line("h3", "Lessons"), list, line("p", how, "how"), this.changes);
     return part;
   }
@@ -268,7 +264,8 @@ export class Teach {
     const version = await get(`versions/${about.version}`);
     if (this.changesOf !== about.version) return; // another was asked for meanwhile
     const texts = new Map(this.marked.map(marks => [marks.item, marks]));
-    const parts = about.kind === "retraining" ? [this.retrainedPart(about)] : [];
+    const before = line("a", "Answers before and after the lesson", "", { href: `/api/export/lesson.html?version=${about.version}` });
+    const parts = about.kind === "retraining" ? [this.retrainedPart(about)] : Number.isFinite(about.steps) ? [before] : [];
     parts.push(line("h4", `Change of log p of each token, version ${about.version}`));
     for (const change of version.changes || []) {
       const marked = texts.get(change.item);
@@ -282,8 +279,9 @@ export class Teach {
         if (change.delta[n]) token.className += change.delta[n] > 0 ? " positive" : " negative";
         text.append(token);
       });
+      text.append(chars.slice(change.offsets.at(-1)?.[1] ?? 0).join(""));
       const words = spansOf(change).map(({ start, end, by }) => `“${chars.slice(start, end).join("").trim()}” ${moved(by)}`);
-      parts.push(text, line("p", `mean change of the marked words, nats per token: ${words.join(", ")}`, "facts"));
+      parts.push(text, line("p", `change of log p of the marked words: ${words.join(", ")}`, "facts"));
     }
     this.changes.replaceChildren(...parts);
   }
