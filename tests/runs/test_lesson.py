@@ -402,6 +402,50 @@ def test_a_good_alternative_is_one_that_a_comment_asks_for_unless_it_asks_nowher
     assert praised(of=1) == praised(of=module.TRIES) > 1, "a ready lesson's marks know good words"
 
 
+def test_an_answer_begins_with_words_of_the_comment(tmp_path: Path) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    own = judged(tokenizer, " red cat", " one cat runs", "cat")
+    run, comment = lesson_run(tmp_path, annotations([own])), 'Rather say: "Two CAT runs, dog!" or "green".'
+
+    def says(text: str, place: int) -> bool:
+        ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
+        return run.says(comment, replace(own.rollout, response_ids=ids, response=text), place)
+
+    assert says(" two cat runs dog eats", 0), "four words are enough"
+    assert not says(" two cat runs eats dog", 0)
+    assert says(" one two cat runs dog", 1), "what stands before the token is the marked answer's"
+    assert says(" green", 0), "it has no more words"
+    assert not says(" bird", 0)
+    assert not says(" green", 1), "it ends there"
+
+
+@pytest.mark.parametrize(
+    ("comment", "first"), [('Say "one".', " one"), ("Say “one”.", " one"), ("Say one.", " one cat")]
+)
+def test_a_comment_that_quotes_words_is_heeded_where_an_answer_can_begin_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comment: str, first: str
+) -> None:
+    """Behind " one cat" the comment asks for all tokens; in the place of "cat" one of them stands in the comment."""
+    tokenizer = small_run.critic_tokenizer()
+    own = judged(tokenizer, " red cat", " one cat runs", "runs")
+    own = own._replace(critique=replace(own.critique, feedback=comment))
+    run, ids = lesson_run(tmp_path, annotations([own])), own.rollout.response_ids
+    start, beginnings = len(tokenizer(first, add_special_tokens=False).input_ids), LessonRun.beginnings
+    said = list[Any]()
+
+    def all_wanted(run: LessonRun, own: Judged, asked: Any, place: int) -> Any:
+        others = [(start, True) for start, _ in beginnings(run, own, asked, place)]
+        said.extend(start for start, _ in others[:1] if place == 1)
+        return others
+
+    monkeypatch.setattr(LessonRun, "beginnings", all_wanted)
+    monkeypatch.setattr(LessonRun, "says", lambda run, comment, rollout, place: rollout.response_ids[:2] in said)
+    others = run.alternatives()
+    assert {other.rollout.response_ids[:start] for other in others} == {ids[:start]}
+    praised = [other.rollout.response_ids[:2] for other in others if other.praised]
+    assert praised == said if start == 1 else len(praised) > 1
+
+
 class NotOne:
     """Marks whole answers that begin with "one"."""
 
