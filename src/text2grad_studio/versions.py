@@ -21,7 +21,7 @@ from typing import Any
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.files import appended_records, readable
 from text2grad.progress import note
-from text2grad.runs import lessons_in
+from text2grad.runs import comment_of, lessons_in
 from text2grad_studio.process import WorkerProcess
 
 _FOLDER = re.compile(r"[0-9]{4,}")
@@ -60,12 +60,13 @@ def _trouble(path: Path, error: Exception) -> str:
 
 
 def told(lesson: dict[str, Any]) -> dict[str, Any]:
-    """Return a lesson of some "records" with their comments as "words", notes if there are no others, and "raters"."""
+    """Return a lesson of some "records" with their comments as "words", and "raters"."""
     words, raters = dict[str, None](), set[str]()
-    for critique in (record["critique"] for record in lesson["records"]):
-        lines = critique.get("feedback", "").splitlines()
-        words["\n".join([line for line in lines if not line.startswith('"')] or lines)] = None
-        raters.update(span["rater"] for span in critique["spans"] if span.get("rater"))
+    for record in lesson["records"]:
+        spans = record["critique"]["spans"]
+        quotes = (record["response"][span["start"] : span["end"]] for span in spans)
+        words[comment_of(record["critique"].get("feedback", ""), quotes)] = None
+        raters.update(span["rater"] for span in spans if span.get("rater"))
     return {**lesson, "words": list(filter(None, words)), "raters": sorted(raters)}
 
 

@@ -285,15 +285,17 @@ def test_pieces_of_a_step_add_up_to_its_gradient(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("feedback", "asked"),
     [
-        ('Be kind.\n"one": rude\nAlways.', "red\n\nBe kind.\nAlways."),
-        ('"one": rude', 'red\n\n"one": rude'),
+        ('Be kind.\n"one\ntwo": rude\nAlways.', "red\n\nBe kind.\nAlways."),
+        ('"one\ntwo": rude', 'red\n\n"one\ntwo": rude'),
+        ('"Cat" is what I want.', 'red\n\n"Cat" is what I want.'),
         ("", "red"),
     ],
 )
 def test_the_comment_stands_under_the_prompt_and_notes_on_words_do_where_there_is_no_other(
     feedback: str, asked: str
 ) -> None:
-    assert Judged(Rollout(Example("red"), (1,), (2,), "one", True), Critique(feedback)).asked_again.prompt == asked
+    rollout = Rollout(Example("red"), (1,), (2,), "say one\ntwo", True)
+    assert Judged(rollout, Critique(feedback, (Span(4, 11, "negative"),))).asked_again.prompt == asked
 
 
 def test_another_answer_begins_as_the_marked_one_and_has_a_likely_other_token_in_place_of_the_first_mark(
@@ -431,9 +433,10 @@ def test_a_comment_that_quotes_words_is_heeded_where_an_answer_can_begin_with_th
     own = own._replace(critique=replace(own.critique, feedback=comment))
     run, ids = lesson_run(tmp_path, annotations([own])), own.rollout.response_ids
     start, beginnings = len(tokenizer(first, add_special_tokens=False).input_ids), LessonRun.beginnings
-    said = list[Any]()
+    said, places = list[Any](), list[int]()
 
     def all_wanted(run: LessonRun, own: Judged, asked: Any, place: int) -> Any:
+        places.append(place)
         others = [(start, True) for start, _ in beginnings(run, own, asked, place)]
         said.extend(start for start, _ in others[:1] if place == 1)
         return others
@@ -442,6 +445,7 @@ def test_a_comment_that_quotes_words_is_heeded_where_an_answer_can_begin_with_th
     monkeypatch.setattr(LessonRun, "says", lambda run, comment, rollout, place: rollout.response_ids[:2] in said)
     others = run.alternatives()
     assert {other.rollout.response_ids[:start] for other in others} == {ids[:start]}
+    assert places == ([2, 1] if start == 1 else [2]), "no earlier place than that of a good answer"
     praised = [other.rollout.response_ids[:2] for other in others if other.praised]
     assert praised == said if start == 1 else len(praised) > 1
 

@@ -2070,6 +2070,7 @@ def test_an_assistant_is_taught_by_keyboard_from_an_empty_folder(browser: Any, t
                     page.keyboard.press("Shift+ArrowRight")
                 page.keyboard.press("n")
                 page.keyboard.press("c")
+                expect(page.locator("[data-field=critique]")).to_be_focused()
                 page.keyboard.type(lesson.comment)
                 page.keyboard.press("Escape")
             page.keyboard.press("d")

@@ -23,3 +23,4 @@ from .run_comparison import (
     write_compared as write_compared,
 )
 from .sft_run import SFTRun as SFTRun
+from .words import comment_of as comment_of

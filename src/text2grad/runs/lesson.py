@@ -70,7 +70,7 @@ from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.learned import contradictions, lessons_in, records_in
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
-from text2grad.runs.words import in_words, new_words, places_of
+from text2grad.runs.words import comment_of, in_words, new_words, places_of
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
 
@@ -117,9 +117,9 @@ class Judged(NamedTuple):
 
     @property
     def comment(self) -> str:
-        """The feedback without notes on words, which begin with a quotation mark; these if there is nothing else."""
-        lines = self.critique.feedback.splitlines()
-        return "\n".join([line for line in lines if not line.startswith('"')] or lines)
+        """What the feedback says of the whole answer, as `comment_of`."""
+        quotes = (self.rollout.response[span.start : span.end] for span in self.critique.spans)
+        return comment_of(self.critique.feedback, quotes)
 
     @property
     def asked_again(self) -> Example:

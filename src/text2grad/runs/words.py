@@ -1,6 +1,7 @@
 """Words of answers: where one has the words of another, and which are new in it. Case and space do not matter."""
 
 import re
+from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 WORD = re.compile(r"\w+|[^\w\s]+")
@@ -21,6 +22,18 @@ def places_of(quote: str, text: str) -> list[tuple[int, int]]:
     (_, wanted), (ranges, words) = _words(quote), _words(text)
     starts = [at for at in range(len(words)) if wanted and words[at : at + len(wanted)] == wanted]
     return [(ranges[at][0], ranges[at + len(wanted) - 1][1]) for at in starts]
+
+
+def comment_of(feedback: str, quotes: Iterable[str]) -> str:
+    r"""Return feedback without the notes on quotes, which begin a line each; these if there is nothing else.
+
+    Example:
+        >>> comment_of('Be kind.\n"a\nb": rude\nAlways.', ["a\nb"])
+        'Be kind.\nAlways.'
+    """
+    notes = "|".join(re.escape(f'"{quote}"') for quote in quotes)
+    words = re.sub(rf"^(?:{notes})[^\n]*\n?", "", feedback, flags=re.MULTILINE) if notes else feedback
+    return words.strip() or feedback
 
 
 def new_words(old: str, new: str) -> list[tuple[int, int]]:
