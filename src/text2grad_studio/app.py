@@ -225,7 +225,10 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
-    return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("stop", stop)]
+    def why(given: Any) -> Any:
+        return session.why(integer(given.get("run"), "run"), to_encode(given.get("phrase"), "phrase"))
+
+    return [*(post(own.__name__, own) for own in (teach, retrain, ask, stop, why))]
 
 
 def _rater(session: Session, given: Any) -> str:

@@ -261,6 +261,18 @@ class Session:
         """Return sentences about words that a rater judges otherwise than the lessons that made a version."""
         return contradictions(self.to_teach(rater, None), self.versions.learned(number))
 
+    def why(self, run: int, phrase: str) -> dict[str, Any]:
+        """Ask which critiques moved a phrase in a run; the answer shows with the versions' work.
+
+        Raises:
+            DataError: if the source is no run of this project.
+            ConfigError: if other work is under way.
+        """
+        source = self._index(run).source
+        if source.kind != "run" or not phrase.strip():
+            raise DataError(f"ask why about words of a run of `text2grad train`; {source.name} is a {source.kind}")
+        return self.versions.begin("why", {"run": str(source.path), "name": source.name, "phrase": phrase})
+
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""
         item = item_of(prompt, response)

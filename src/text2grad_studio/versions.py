@@ -25,7 +25,13 @@ from text2grad.runs import comment_of, lessons_in
 from text2grad_studio.process import WorkerProcess
 
 _FOLDER = re.compile(r"[0-9]{4,}")
-NAMES = {"teach": "a lesson", "retrain": "a retraining", "ask": "a question", "answer": "an answer to prompts"}
+NAMES = {
+    "teach": "a lesson",
+    "retrain": "a retraining",
+    "ask": "a question",
+    "answer": "an answer to prompts",
+    "why": "a question why",
+}
 
 
 def folders_of(directory: Path) -> dict[int, Path]:
@@ -171,9 +177,7 @@ class Versions:
         return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a lesson ("teach"), a retraining ("retrain"), a question ("ask"), or answers to files ("answer").
-
-        Its end shows in `state`.
+        """Begin work, a lesson ("teach") or any other of `NAMES`; its end shows in `state`.
 
         Raises:
             ConfigError: if there is no policy, or other work is under way.

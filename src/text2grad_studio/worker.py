@@ -22,6 +22,7 @@ from typing import Any
 from text2grad.errors import DataError, Text2GradError, is_out_of_memory
 from text2grad.files import exclusive, json_lines, published, to_json, write_files
 
+CRITIQUES = 10  # that are shown with what they did to a phrase
 SHOWN, SHOWN_TOKENS = 8, 64  # answers before and after a lesson, and their tokens
 Tell = Callable[..., None]
 FILES = ("alternatives.jsonl", "lesson.json", "report.html")  # of a lesson, that lie beside its adapter
@@ -52,7 +53,7 @@ class Worker:
             response = response_of(request, "the question")
             result: dict[str, Any] = self._critic[1].judge(request["prompt"], response)
             return result
-        work = {"teach": _teach, "retrain": _retrain, "ask": _ask, "answer": _answer}[kind]
+        work = {"teach": _teach, "retrain": _retrain, "ask": _ask, "answer": _answer, "why": _why}[kind]
         return work(request, tell)
 
 
@@ -110,6 +111,27 @@ def _recipe_of(request: Mapping[str, Any], version: int, *, out: Path = Path(), 
     sections["rollout"]["max_new_tokens"] = min(sampling["max_new_tokens"], most)
     sections["data"]["eval_examples"], sections["run"]["out"] = SHOWN, str(out)
     return make_recipe(sections, where="the studio's recipe")
+
+
+def _why(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Return which critiques of a run moved the log-prob of a phrase, as `text2grad why` does."""
+    from text2grad.runs import explain
+    from text2grad_studio.retraining import forwarded_progress
+
+    with forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)):
+        told = explain(Path(request["run"]), request["phrase"])
+    largest = sorted(told.shares, key=lambda share: -abs(share.nats))[:CRITIQUES]
+    shares = [
+        {
+            "place": f"{share.step}.{share.row}",
+            "nats": share.nats,
+            "words": share.record["critique"]["feedback"],
+            "raters": sorted({s["rater"] for s in share.record["critique"]["spans"] if s.get("rater")}),
+        }
+        for share in filter(largest.__contains__, told.shares)
+    ]
+    figures = {"before": told.before, "after": told.after, "explained": told.explained, "places": told.places}
+    return {"phrase": request["phrase"], "name": request["name"], "shares": shares, **figures}
 
 
 @contextmanager

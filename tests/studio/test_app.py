@@ -463,6 +463,20 @@ def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, mon
     assert {span["rater"] for span in annotation["critique"]["spans"]} == {"ann"}
 
 
+def test_why_is_asked_about_words_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.jsonl").write_text('{"prompt": "p", "response": "r"}\n')
+    made = session(tmp_path / "store", write_run(tmp_path / "run"), tmp_path / "own.jsonl")
+    client, begun = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}"), list[Any]()
+    client.get("/", params={"token": TOKEN})
+    assert "no policy" in client.post("/api/why", json={"run": 0, "phrase": "cat"}).json()["error"]
+    monkeypatch.setattr(Versions, "begin", lambda self, kind, request: begun.append((kind, request)))
+    for run, phrase, problem in ((1, "cat", "own is a file"), (0, " ", "words"), (7, "cat", "no source number 7")):
+        answer = client.post("/api/why", json={"run": run, "phrase": phrase})
+        assert (answer.status_code, problem in answer.json()["error"]) == (400, True), answer.text
+    assert client.post("/api/why", json={"run": 0, "phrase": "the cat"}).status_code == 200
+    assert begun == [("why", {"run": str((tmp_path / "run").resolve()), "name": "run", "phrase": "the cat"})]
+
+
 def test_a_lesson_from_a_version_has_what_the_version_has_not_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1645,6 +1645,28 @@ def test_a_lesson_that_ended_with_its_server_is_told_though_other_work_has_begun
         expect(page.locator(".work")).to_contain_text("The lesson has ended: version 1.")
 
 
+def test_why_words_became_likelier_is_told_with_links_to_the_responses(browser: Any, server: Served) -> None:
+    share = {"place": "1.2", "nats": 0.5, "words": "<b>Cats</b> are fine.", "raters": ["bob"]}
+    answer = {"phrase": "cat", "name": "run", "before": -2.0, "after": -1.5, "explained": 0.9, "places": 1}
+    asked = list[Any]()
+    with page_of(browser, server, "asks why") as page, lesson_of(page) as work:
+
+        def why(route: Any) -> None:
+            asked.append(route.request.post_data_json)
+            work.update(kind="why", state="done", result={**answer, "shares": [share]})
+            route.fulfill(json=dict(work))
+
+        page.route("**/api/why", why)
+        work["state"] = "done"
+        segment(page, "cat").click()
+        page.locator("button", has_text="Why?").click()
+        expect(page.locator(".why li")).to_have_text("1:2+0.5 nats · bob<b>Cats</b> are fine.")
+        expect(page.locator(".why .how").first).to_contain_text("all critiques together explain 90 %")
+        assert [(own["run"], own["phrase"]) for own in asked] == [(0, "cat")]
+        page.locator(".why a").click()
+        expect(page.locator(".where")).to_have_text("run · step 1 · response 3")
+
+
 def test_why_a_lesson_did_not_begin_stays_until_the_next(browser: Any, server: Served) -> None:
     with refused_page_of(browser, server, "refused") as page, lesson_of(page, 1) as work:
         mark(page, "cat", "n")

@@ -87,8 +87,10 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     (versions / "unfinished-x").mkdir(parents=True)
     (versions / "unfinished-x" / "left").touch()  # by a retraining that was stopped
     settings = {"reward_steps": 100, "steps": 2, "share": 0.9}
+    fine = Annotation("z:", " dog two", Critique(""))  # finished without a mark: the critic's own opinion stays
     first = worker.answer(
-        request("retrain", policy, versions, MARKS, retraining=settings), lambda **message: said.append(message)
+        request("retrain", policy, versions, [*MARKS, fine], retraining=settings),
+        lambda **message: said.append(message),
     )
     assert (first["version"], first["kind"], first["responses"]) == (1, "retraining", 6)
     assert first["retraining"]["earlier"] == 36  # annotations of the recipe that made the reward model

@@ -1,5 +1,6 @@
 """What a version changes in marked words, and lessons of the studio: the words move, others stay, versions follow."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_one_marked_word_is_unlearned_and_the_words_around_it_stay(tmp_path: Pat
         "kind": "teach",
         "policy": {
             "path": str(STORIES),
-            "sampling": {"max_new_tokens": 8, "temperature": 1.0, "eos_token_ids": [1], "prompt_format": "plain"},
+            "sampling": {"max_new_tokens": 99, "temperature": 1.0, "eos_token_ids": [1], "prompt_format": "plain"},
         },
         "versions": str(tmp_path / "versions"),
         "parent": 0,
@@ -112,5 +113,7 @@ def test_one_marked_word_is_unlearned_and_the_words_around_it_stay(tmp_path: Pat
     assert (taught["kind"], taught["responses"], taught["spans"]) == ("lesson", 1, 1)
     assert taught["negative"] < -1.5
     assert abs(taught["unmarked"]) < 0.3
+    answers = json.loads((tmp_path / "versions" / "0001" / "lesson.json").read_text())
+    assert all(50 < len(own["response"]) < 300 for own in answers["before"]), "64 tokens"
     files = {path.name for path in (tmp_path / "versions" / "0001").iterdir()}
     assert files >= {"adapter_config.json", "marks.jsonl", "alternatives.jsonl", "report.html", "version.json"}

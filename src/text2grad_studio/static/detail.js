@@ -313,6 +313,9 @@ export class Detail {
           }, { key: "m" }));
         }
       }
+      if (this.context.knowsWhy()) {
+        tools.push(button("Why?", () => this.context.why(quote), { about: "which critiques made these words more or less likely" }));
+      }
       tools.push(line("q", quote.length > 80 ? `${quote.slice(0, 78)}…` : quote));
     }
     replaceIn(this.tools, tools, this.text);

@@ -79,6 +79,12 @@ const detail = new Detail($("detail"), $("tip"), {
   back: () => toList(),
   move: step => list.move(step),
   openRow: (run, row) => openIn(run, () => openRow(row)),
+  knowsWhy: () => (state.runs[runOf(detail.record)] || {}).kind === "run" && detail.record.place !== null,
+  why: async phrase => {
+    const run = runOf(detail.record);
+    await setView("teach");
+    await teach.begin("why", { run, phrase });
+  },
   onMarks: (record, marks) => list.touch(row => row.item === record.item,
     { marks: marks.spans.size, state: marks.state, words: Boolean(marks.critique.trim()) }),
 });

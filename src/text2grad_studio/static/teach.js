@@ -309,8 +309,9 @@ export class Teach {
   answersPart() {
     const part = line("section", "", "answers");
     const { work } = this.teaching;
-    if (work.state === "done" && work.kind === "ask") this.asked = work.result;
+    if (work.state === "done" && ["ask", "why"].includes(work.kind)) this.asked = work.result;
     if (!this.asked) return part;
+    if (this.asked.shares) return this.whyPart(this.asked);
     for (const answer of this.asked.answers) {
       const card = line("article", "", "card answer");
       card.append(line("h4", answer.version ? `version ${answer.version}` : "the run's policy"));
@@ -318,6 +319,20 @@ export class Teach {
       card.append(text, button("Mark this answer", () => this.context.openRecord({ ...answer, source: `version ${answer.version}`, place: null })));
       part.append(card);
     }
+    return part;
+  }
+
+  /** Which critiques of a run moved a phrase, with links to their responses. */
+  whyPart({ phrase, name, shares, before, after, explained, places }) {
+    const part = line("section", "", "answers why");
+    const list = line("ul");
+    for (const { place, nats, words, raters } of shares) {
+      const row = list.appendChild(line("li"));
+      row.append(line("a", place.replace(".", ":"), "", { href: `#/${encodeURIComponent(name)}/${place}` }),
+        line("span", `${moved(nats)} nats${raters.length ? ` · ${raters.join(", ")}` : ""}`, "how"), line("q", words.slice(0, 200)));
+    }
+    const sum = `log p ${shown(before)} → ${shown(after)} in ${counted(places, "place")}; all critiques together explain ${Math.round(explained * 100)} %`;
+    part.append(line("h3", `Why “${phrase}”`), line("p", sum, "how"), list);
     return part;
   }
 
