@@ -204,7 +204,6 @@ def _retrain(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         )
         policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = recipe.model.path
         save_model(policy, scratch / "adapter", selected_adapters=[POLICY_ADAPTER])
-        tokenizer.save_pretrained(scratch / "adapter")
         model = retrained.reward_model  # beside it are the annotations, from which the next retraining samples
         about = {"kind": "retraining", **retrained.about, **_description(retrained.taught, answers)}
         return publish_version(request, scratch / "adapter", [model, model.with_name("annotations.jsonl")], about)
