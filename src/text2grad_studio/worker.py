@@ -109,7 +109,8 @@ def _recipe_of(request: Mapping[str, Any], version: int, *, out: Path = Path(), 
     sections["model"] |= {"path": _policy_of(request, version), "prompt_format": prompt_format}
     sections["rollout"] |= sampling
     sections["rollout"]["max_new_tokens"] = min(sampling["max_new_tokens"], most)
-    sections["data"]["eval_examples"], sections["run"]["out"] = SHOWN, str(out)
+    sections["data"]["eval_examples"] = SHOWN
+    sections["run"] |= {"out": str(out), "threads": 0}
     return make_recipe(sections, where="the studio's recipe")
 
 
@@ -120,15 +121,14 @@ def _why(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
     with forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)):
         told = explain(Path(request["run"]), request["phrase"])
-    largest = sorted(told.shares, key=lambda share: -abs(share.nats))[:CRITIQUES]
     shares = [
         {
             "place": f"{share.step}.{share.row}",
             "nats": share.nats,
             "words": share.record["critique"]["feedback"],
-            "raters": sorted({s["rater"] for s in share.record["critique"]["spans"] if s.get("rater")}),
+            "raters": share.raters,
         }
-        for share in filter(largest.__contains__, told.shares)
+        for share in told.largest(CRITIQUES)
     ]
     figures = {"before": told.before, "after": told.after, "explained": told.explained, "places": told.places}
     return {"phrase": request["phrase"], "name": request["name"], "shares": shares, **figures}
@@ -156,7 +156,7 @@ def _scratch(request: Mapping[str, Any], tell: Tell) -> Iterator[Path]:
 def _teach(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Give a lesson and publish the version that it makes."""
     from text2grad.evaluation import read_subjects
-    from text2grad.models import best_device, load_policy, load_tokenizer
+    from text2grad.models import best_device, load_policy, load_tokenizer, with_chat_template
     from text2grad.runs import give_lesson, read_judged
     from text2grad_studio.teaching import measured
 
@@ -166,10 +166,8 @@ def _teach(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         recipe = _recipe_of(request, parent, out=home, most=SHOWN_TOKENS)
         steps = give_lesson(recipe, scratch / "marks.jsonl")["steps"]
         adapter = read_subjects([str(home / "run")])[0].path  # of its last checkpoint
-        policy, tokenizer = (
-            load_policy(adapter, dtype=recipe.model.dtype, merge=False).to(best_device()),
-            load_tokenizer(recipe.model.path),
-        )
+        policy = load_policy(adapter, dtype=recipe.model.dtype, merge=False).to(best_device())
+        tokenizer = with_chat_template(load_tokenizer(recipe.model.path), recipe)
         answers = read_judged(scratch / "marks.jsonl", policy, tokenizer, recipe)
         about = {"kind": "lesson", "steps": steps, **_description(measured(policy, tokenizer, answers), answers)}
         return publish_version(request, Path(adapter), [home / name for name in FILES], about)
@@ -179,7 +177,15 @@ def _retrain(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Train the reward model on the marks and then the policy with it, and publish the version."""
     import torch
 
-    from text2grad.models import POLICY_ADAPTER, best_device, load_policy, load_tokenizer, save_model, with_lora
+    from text2grad.models import (
+        POLICY_ADAPTER,
+        best_device,
+        load_policy,
+        load_tokenizer,
+        save_model,
+        with_chat_template,
+        with_lora,
+    )
     from text2grad.runs import read_judged
     from text2grad_studio.retraining import Retraining, retrain
 
@@ -189,7 +195,7 @@ def _retrain(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         policy = load_policy(recipe.model.path).to(best_device())
         torch.manual_seed(settings.seed)  # of the adapter's first weights
         policy = with_lora(policy, r=settings.rank, alpha=2 * settings.rank, targets="all-linear")
-        tokenizer = load_tokenizer(recipe.model.path)
+        tokenizer = with_chat_template(load_tokenizer(recipe.model.path), recipe)
         judged = read_judged(scratch / "marks.jsonl", policy, tokenizer, recipe)
         answers = [own for own in judged if own.critique.spans]  # of the others the critic's own opinion stays
         retrained = retrain(

@@ -592,7 +592,7 @@ def test_a_person_s_marks_are_taught_from_a_file_and_the_answers_stand_side_by_s
     assert (figures["marked_before"], figures["marked_after"]) == (0.0, 0.0), "a file has no critic"
     written = json.loads((tmp_path / "out" / "lesson.json").read_bytes())
     assert [row["prompt"] for row in written["before"]] == [row["prompt"] for row in written["after"]]
-    assert "Held-out questions." in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "The marked questions, asked anew." in (tmp_path / "out" / "report.html").read_text("utf-8")
     weights = small_run.weights(tmp_path / "out" / "run")
     assert give_lesson(run.recipe, tmp_path / "marks.jsonl", mode="both") == figures, "what is done is not done again"
     after = small_run.weights(tmp_path / "out" / "run")

@@ -264,7 +264,7 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
     assert base_named_by(directory) == str(tmp_path / "versions" / "0001")
     assert load_policy(str(directory)) is not None
     assert {path.name for path in (tmp_path / "versions").iterdir()} == {"0001", "0001-copy", "0002"}
-    assert b"Held-out questions" in versions.answers(2)
+    assert b"The marked questions" in versions.answers(2)
     with pytest.raises(DataError, match="Version 3 has no answers before and after"):
         versions.answers(3)
     weighed = weigh(directory, {"0001": 0.0}, tmp_path / "weighed")

@@ -57,6 +57,11 @@ class Share(NamedTuple):
     nats: float
     record: Mapping[str, Any]
 
+    @property
+    def raters(self) -> list[str]:
+        """The raters whose marks the critique holds."""
+        return sorted({span["rater"] for span in self.record["critique"]["spans"] if span.get("rater")})
+
 
 class Explanation(NamedTuple):
     """The change of log p of a phrase during a run, in nats; averages over the places of the phrase.
@@ -73,6 +78,11 @@ class Explanation(NamedTuple):
     by_step: dict[int, float]
     shares: list[Share]
     places: int
+
+    def largest(self, most: int) -> list[Share]:
+        """Return the shares of the most nats, up or down, in their order."""
+        chosen = sorted(self.shares, key=lambda share: -abs(share.nats))[:most]
+        return [share for share in self.shares if share in chosen]
 
     @property
     def explained(self) -> float:

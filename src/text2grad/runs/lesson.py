@@ -653,6 +653,6 @@ def _page(run: LessonRun, sides: Mapping[str, Sequence[Judged]]) -> str:
             deltas, (offsets, _) = response_deltas(run.tokenizer, [own.rollout] * 2, [own.critique, fresh])
             delta = [marked or is_new for marked, is_new in zip(*deltas, strict=True)]  # a new fault is a fault
             side.append({**own.texts, "delta": delta, "offsets": offsets})
-    intro = f"“{run.ready.comment}”\n\n" if run.ready else ""
-    intro += "Held-out questions. Negative: what the comment is about. Positive: words that are new after the lesson."
+    intro = f"“{run.ready.comment}”\n\nHeld-out questions." if run.ready else "The marked questions, asked anew."
+    intro += " Negative: what the comment is about. Positive: words that are new after the lesson."
     return rollouts_page("A lesson", intro=intro, groups=[("Answers", side_by_side(shown))])
