@@ -26,6 +26,7 @@ from text2grad_studio.process import WorkerProcess
 
 _FOLDER = re.compile(r"[0-9]{4,}")
 NAMES = {"teach": "a lesson", "retrain": "a retraining", "ask": "a question", "answer": "an answer to prompts"}
+NAMES["why"] = "a question why"
 
 
 def folders_of(directory: Path) -> dict[int, Path]:
@@ -90,9 +91,7 @@ class Versions:
         self._work: dict[str, Any] = {"state": "idle"}
         self._began = time.time_ns() // 1000  # a page that goes on after a restart knows no later number of work
         self._last = self._began  # number of work
-        self._known: dict[
-            tuple[Path, int], dict[str, Any]
-        ] = {}  # (file, time of change) → version: a page asks every second
+        self._known = dict[tuple[Path, int], dict[str, Any]]()  # (file, time) → version: a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
@@ -170,16 +169,16 @@ class Versions:
         return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a lesson ("teach"), a retraining ("retrain"), a question ("ask"), or answers to files ("answer").
+        """Begin work of a kind of `NAMES`; its process takes the request (`worker`).
 
         Its end shows in `state`.
 
         Raises:
-            ConfigError: if there is no policy, or other work is under way.
+            ConfigError: if there is no policy, which "why" needs not, or other work is under way.
         """
         with self._changing:
             with self._lock:
-                if self.policy is None:
+                if self.policy is None and kind != "why":
                     raise ConfigError(
                         "there is no policy to teach: open a run with a checkpoint, or start with --model PATH"
                     )
@@ -189,7 +188,7 @@ class Versions:
                 self._last += 1
                 self._work = {"state": "working", "kind": kind, "number": self._last, "progress": "starting"}
                 work = dict(self._work)
-            message = {"kind": kind, "number": work["number"], "policy": dict(self.policy)}
+            message = {"kind": kind, "number": work["number"], "policy": dict(self.policy or {})}
             self._process.send({**message, "versions": str(self.directory), **request})
             return work
 

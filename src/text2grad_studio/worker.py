@@ -23,6 +23,7 @@ from text2grad.errors import DataError, Text2GradError, is_out_of_memory
 from text2grad.files import exclusive, json_lines, published, to_json, write_files
 
 SHOWN, SHOWN_TOKENS = 8, 64  # answers before and after a lesson, and their tokens
+SHARES = 10  # of critiques in the change of a phrase
 Tell = Callable[..., None]
 FILES = ("alternatives.jsonl", "lesson.json", "report.html")  # of a lesson, that lie beside its adapter
 
@@ -52,7 +53,7 @@ class Worker:
             response = response_of(request, "the question")
             result: dict[str, Any] = self._critic[1].judge(request["prompt"], response)
             return result
-        work = {"teach": _teach, "retrain": _retrain, "ask": _ask, "answer": _answer}[kind]
+        work = {"teach": _teach, "retrain": _retrain, "ask": _ask, "answer": _answer, "why": _why}[kind]
         return work(request, tell)
 
 
@@ -144,10 +145,8 @@ def _teach(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         recipe = _recipe_of(request, parent, out=home, most=SHOWN_TOKENS)
         steps = give_lesson(recipe, scratch / "marks.jsonl")["steps"]
         adapter = read_subjects([str(home / "run")])[0].path  # of its last checkpoint
-        policy, tokenizer = (
-            load_policy(adapter, dtype=recipe.model.dtype, merge=False).to(best_device()),
-            load_tokenizer(recipe.model.path),
-        )
+        policy = load_policy(adapter, dtype=recipe.model.dtype, merge=False).to(best_device())
+        tokenizer = load_tokenizer(recipe.model.path)
         answers = read_judged(scratch / "marks.jsonl", policy, tokenizer, recipe)
         about = {"kind": "lesson", "steps": steps, **_description(measured(policy, tokenizer, answers), answers)}
         return publish_version(request, Path(adapter), [home / name for name in FILES], about)
@@ -244,6 +243,17 @@ def _answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         write_files(Path(directory), {"answers.jsonl": json_lines(rows)})
         count += len(rows)
     return {"answers_to_files": count}
+
+
+def _why(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Say which critiques of a run moved the log-probability of a phrase."""
+    from text2grad.runs import explain
+
+    with _scratch({**request, "annotations": ()}, tell) as scratch:
+        explained = explain(Path(request["run"]), request["phrase"], scratch=scratch)
+    numbers = {name: getattr(explained, name) for name in ("before", "after", "explained", "places")}
+    named = {"source": request["source"], "phrase": request["phrase"], "critiques": len(explained.shares)}
+    return {**named, **numbers, "shares": explained.largest(SHARES)}
 
 
 def _ask(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
