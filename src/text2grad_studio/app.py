@@ -203,9 +203,8 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
 
     def teach(given: Any) -> Any:
         who, items, parent = _rater(session, given), texts(given.get("items"), "items"), version_of(given)
-        return session.versions.begin(
-            "teach", {"parent": parent, "annotations": session.not_taught(who, items, parent)}
-        )
+        annotations = session.not_taught(who, items, parent)
+        return session.versions.begin("teach", {"parent": parent, "annotations": annotations})
 
     def retrain(given: Any) -> Any:
         request = {"parent": version_of(given), "retraining": numbers(given.get("retraining", {}), "retraining")}
@@ -221,14 +220,14 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         asked = [_version(session, version, "a number of versions") for version in versions]
         return session.versions.begin("ask", {"prompt": prompt, "versions_asked": asked, "seed": seed})
 
+    def why(given: Any) -> Any:
+        return session.why(integer(given.get("run"), "run"), to_encode(given.get("phrase"), "phrase"))
+
     def stop(given: Any) -> Any:
         session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
-    def why(given: Any) -> Any:
-        return session.why(integer(given.get("run"), "run"), to_encode(given.get("phrase"), "phrase"))
-
-    return [*(post(own.__name__, own) for own in (teach, retrain, ask, stop, why))]
+    return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("why", why), post("stop", stop)]
 
 
 def _rater(session: Session, given: Any) -> str:

@@ -86,13 +86,8 @@ class Session:
     def overview(self) -> dict[str, Any]:
         """Return what the page asks for first and again every second or two."""
         runs = [
-            {
-                "name": index.source.name,
-                "kind": index.source.kind,
-                "path": str(index.source.path),
-                **index.state(),
-            }
-            | {"has_critic": number in self.suggestions.critics}
+            {"name": index.source.name, "kind": index.source.kind, "path": str(index.source.path), **index.state()}
+            | {"has_critic": number in self.suggestions.critics, "explains": index.source.explains}
             for number, index in enumerate(self.indices)
         ]
         return {
@@ -262,16 +257,18 @@ class Session:
         return contradictions(self.to_teach(rater, None), self.versions.learned(number))
 
     def why(self, run: int, phrase: str) -> dict[str, Any]:
-        """Ask which critiques moved a phrase in a run; the answer shows with the versions' work.
+        """Ask which critiques of a run moved the probability of a phrase; the answer shows in `overview`.
 
         Raises:
-            DataError: if the source is no run of this project.
+            DataError: if the source is no run that can be made again, or the phrase is blank.
             ConfigError: if other work is under way.
         """
         source = self._index(run).source
-        if source.kind != "run" or not phrase.strip():
-            raise DataError(f"ask why about words of a run of `text2grad train`; {source.name} is a {source.kind}")
-        return self.versions.begin("why", {"run": str(source.path), "name": source.name, "phrase": phrase})
+        if not source.explains:
+            raise DataError(f"{source.name} is no run of `text2grad train` with a checkpoint")
+        if not phrase.strip():
+            raise DataError("the phrase is blank; choose words of a response")
+        return self.versions.begin("why", {"run": str(source.path), "source": source.name, "phrase": phrase})
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""

@@ -47,6 +47,12 @@ class Source(NamedTuple):
     converted: Path
     tokenizer: str = ""
 
+    @property
+    def explains(self) -> bool:
+        """Whether it is a run that can be made again, to say which critiques moved a phrase."""
+        known = (self.path / "run.json").exists() and any(self.path.glob("checkpoints/*/state.json"))
+        return self.kind == "run" and known
+
     def files(self) -> list[Path]:
         """Return the files of records that exist now, in order."""
         if self.kind == "file":

@@ -97,9 +97,7 @@ class Versions:
         self._work: dict[str, Any] = {"state": "idle"}
         self._began = time.time_ns() // 1000  # a page that goes on after a restart knows no later number of work
         self._last = self._began  # number of work
-        self._known: dict[
-            tuple[Path, int], dict[str, Any]
-        ] = {}  # (file, time of change) → version: a page asks every second
+        self._known = dict[tuple[Path, int], dict[str, Any]]()  # (file, time) → version: a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
@@ -177,14 +175,16 @@ class Versions:
         return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin work, a lesson ("teach") or any other of `NAMES`; its end shows in `state`.
+        """Begin work of a kind of `NAMES`; its process takes the request (`worker`).
+
+        Its end shows in `state`.
 
         Raises:
-            ConfigError: if there is no policy, or other work is under way.
+            ConfigError: if there is no policy, which "why" needs not, or other work is under way.
         """
         with self._changing:
             with self._lock:
-                if self.policy is None:
+                if self.policy is None and kind != "why":
                     raise ConfigError(
                         "there is no policy to teach: open a run with a checkpoint, or start with --model PATH"
                     )
@@ -194,7 +194,7 @@ class Versions:
                 self._last += 1
                 self._work = {"state": "working", "kind": kind, "number": self._last, "progress": "starting"}
                 work = dict(self._work)
-            message = {"kind": kind, "number": work["number"], "policy": dict(self.policy)}
+            message = {"kind": kind, "number": work["number"], "policy": dict(self.policy or {})}
             self._process.send({**message, "versions": str(self.directory), **request})
             return work
 

@@ -22,8 +22,8 @@ from typing import Any
 from text2grad.errors import DataError, Text2GradError, is_out_of_memory
 from text2grad.files import exclusive, json_lines, published, to_json, write_files
 
-CRITIQUES = 10  # that are shown with what they did to a phrase
 SHOWN, SHOWN_TOKENS = 8, 64  # answers before and after a lesson, and their tokens
+SHARES = 10  # of critiques in the change of a phrase
 Tell = Callable[..., None]
 FILES = ("alternatives.jsonl", "lesson.json", "report.html")  # of a lesson, that lie beside its adapter
 
@@ -112,26 +112,6 @@ def _recipe_of(request: Mapping[str, Any], version: int, *, out: Path = Path(), 
     sections["data"]["eval_examples"] = SHOWN
     sections["run"] |= {"out": str(out), "threads": 0}
     return make_recipe(sections, where="the studio's recipe")
-
-
-def _why(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Return which critiques of a run moved the log-prob of a phrase, as `text2grad why` does."""
-    from text2grad.runs import explain
-    from text2grad_studio.retraining import forwarded_progress
-
-    with forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)):
-        told = explain(Path(request["run"]), request["phrase"])
-    shares = [
-        {
-            "place": f"{share.step}.{share.row}",
-            "nats": share.nats,
-            "words": share.record["critique"]["feedback"],
-            "raters": share.raters,
-        }
-        for share in told.largest(CRITIQUES)
-    ]
-    figures = {"before": told.before, "after": told.after, "explained": told.explained, "places": told.places}
-    return {"phrase": request["phrase"], "name": request["name"], "shares": shares, **figures}
 
 
 @contextmanager
@@ -271,6 +251,17 @@ def _answer(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         write_files(Path(directory), {"answers.jsonl": json_lines(rows)})
         count += len(rows)
     return {"answers_to_files": count}
+
+
+def _why(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Say which critiques of a run moved the log-probability of a phrase."""
+    from text2grad.runs import explain
+
+    with _scratch({**request, "annotations": ()}, tell) as scratch:
+        explained = explain(Path(request["run"]), request["phrase"], scratch=scratch)
+    numbers = {name: getattr(explained, name) for name in ("before", "after", "explained", "places")}
+    named = {"source": request["source"], "phrase": request["phrase"], "critiques": len(explained.shares)}
+    return {**named, **numbers, "shares": explained.largest(SHARES)}
 
 
 def _ask(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

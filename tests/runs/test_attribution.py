@@ -20,7 +20,6 @@ from text2grad.rl.update import MinibatchGradient
 from text2grad.runs import attribution
 from text2grad.runs.attribution import explain
 from text2grad.types import Example
-from text2grad_studio.worker import CRITIQUES, Worker
 
 SETTINGS = (
     "data.eval_examples=0",
@@ -55,21 +54,6 @@ def test_the_critique_that_praised_a_phrase_is_named_first_and_explains_its_chan
     assert 0.8 < explained.explained < 1.2
     assert math.isclose(sum(explained.by_step.values()), explained.after - explained.before, rel_tol=1e-4)
     assert min(explained.by_step) == 1, "the policy rests while the value function warms up"
-
-
-def test_the_studio_tells_the_same(parent: Path) -> None:
-    said, explained = list[Any](), explain(parent, Praise.phrase)
-    request = {"kind": "why", "run": str(parent), "name": "run", "phrase": Praise.phrase}
-    told = Worker().answer(request, lambda **message: said.append(message["progress"]))
-    first = explained.shares[0]
-    words = first.record["critique"]["feedback"]
-    assert told["shares"][0] == {"place": "2.3", "nats": first.nats, "words": words, "raters": first.raters}
-    largest = sorted(explained.shares, key=lambda share: -abs(share.nats))[:CRITIQUES]
-    assert {share["nats"] for share in told["shares"]} == {share.nats for share in largest}
-    assert len(told["shares"]) == len(largest) == 10
-    figures = explained.before, explained.after, explained.explained, 1
-    assert tuple(told[name] for name in ("before", "after", "explained", "places")) == figures
-    assert said, "its progress is told"
 
 
 def test_of_a_phrase_that_became_rarer_what_lowered_it_stands_first(parent: Path) -> None:

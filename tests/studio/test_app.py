@@ -17,6 +17,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad_studio.app import _body, make_app
 from text2grad_studio.columns import Filter
 from text2grad_studio.exports import page_of_response
+from text2grad_studio.process import WorkerProcess
 from text2grad_studio.server import serve
 from text2grad_studio.versions import Versions
 
@@ -299,7 +300,7 @@ def test_prompts_without_responses_need_a_policy_and_whole_lines(tmp_path: Path)
 
 def test_read_only_saves_nothing(tmp_path: Path) -> None:
     client = client_of(tmp_path, read_only=True)
-    for path in ("tab", "marks", "own", "teach", "ask", "stop"):
+    for path in ("tab", "marks", "own", "teach", "ask", "why", "stop"):
         answer = client.post(f"/api/{path}", json={})
         assert answer.status_code == 403  # a page that is open keeps its marks
         assert "--read-only" in answer.json()["error"]
@@ -374,6 +375,9 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("ask", '{"versions": [0, 7]}', "there is no version 7"),
         ("ask", '{"seed": [3]}', "seed is a whole number from 0 to 2^63 - 1, got [3]"),
         ("ask", '{"prompt": "a\\ud83d"}', 'prompt has half of a surrogate pair, which is no character: "a\\ud83d"'),
+        ("why", '{"phrase": "a"}', "run is a whole number from 0 to 2^63 - 1, got null"),
+        ("why", '{"run": 0, "phrase": 1}', "phrase is a text, got 1"),
+        ("why", '{"run": 0, "phrase": "\\ud83d"}', "phrase has half of a surrogate pair"),
         ("teach", '{"items": 1}', "items is a list of texts, or null; got 1"),
         ("teach", '{"parent": null}', "parent is a whole number from 0 to 2^63 - 1, got null"),
         ("teach", '{"parent": true}', "parent is a whole number from 0 to 2^63 - 1, got true"),
@@ -451,6 +455,47 @@ def test_teaching_without_a_policy_or_marks_says_the_way_out(tmp_path: Path) -> 
     assert "--model PATH" in client.post("/api/teach", json={}).json()["error"]
 
 
+def test_a_question_why_names_the_run_and_needs_no_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, sent = tmp_path / "run", list[Any]()
+    monkeypatch.setattr(WorkerProcess, "send", lambda self, request: sent.append(request))
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"prompt": "p", "response": "r"}')
+    write_run(run)
+    made = session(tmp_path / "store", run, file)
+    client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
+    client.get("/", params={"token": TOKEN})
+
+    def refused(**given: Any) -> str:
+        answer = client.post("/api/why", json=given)
+        assert (answer.status_code, sent) == (400, [])
+        return str(answer.json()["error"])
+
+    def explained() -> list[bool]:
+        return [own["explains"] for own in client.get("/api/studio").json()["runs"]]
+
+    assert explained() == [False, False]
+    assert "run is no run of `text2grad train` with a checkpoint" in refused(run=0, phrase="cat")
+    (run / "checkpoints" / "step-000001").mkdir(parents=True)
+    for name in ("run.json", "checkpoints/step-000001/state.json"):
+        assert explained() == [False, False]
+        (run / name).write_text("{}")
+    assert explained() == [True, False]
+    assert "answers is no run" in refused(run=1, phrase="cat")
+    assert "there is no source number 2" in refused(run=2, phrase="cat")
+    assert "the phrase is blank" in refused(run=0, phrase=" ")
+    assert "the phrase is blank" in refused(run=0)
+    work = client.post("/api/why", json={"run": 0, "phrase": "the mat"}).json()
+    assert (work["state"], work["kind"]) == ("working", "why")
+    [request] = sent
+    assert {name: request[name] for name in ("kind", "run", "source", "phrase")} == {
+        "kind": "why",
+        "run": str(run),
+        "source": "run",
+        "phrase": "the mat",
+    }
+    assert "a question why is under way" in client.post("/api/why", json={"run": 0, "phrase": "cat"}).json()["error"]
+
+
 def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client, begun = client_of(tmp_path), list[Any]()
     marked(client)
@@ -461,20 +506,6 @@ def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, mon
     [annotation] = request["annotations"]
     assert annotation["ids"] == client.get("/api/marks").json()["items"][0]["ids"] != []
     assert {span["rater"] for span in annotation["critique"]["spans"]} == {"ann"}
-
-
-def test_why_is_asked_about_words_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.jsonl").write_text('{"prompt": "p", "response": "r"}\n')
-    made = session(tmp_path / "store", write_run(tmp_path / "run"), tmp_path / "own.jsonl")
-    client, begun = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}"), list[Any]()
-    client.get("/", params={"token": TOKEN})
-    assert "no policy" in client.post("/api/why", json={"run": 0, "phrase": "cat"}).json()["error"]
-    monkeypatch.setattr(Versions, "begin", lambda self, kind, request: begun.append((kind, request)))
-    for run, phrase, problem in ((1, "cat", "own is a file"), (0, " ", "words"), (7, "cat", "no source number 7")):
-        answer = client.post("/api/why", json={"run": run, "phrase": phrase})
-        assert (answer.status_code, problem in answer.json()["error"]) == (400, True), answer.text
-    assert client.post("/api/why", json={"run": 0, "phrase": "the cat"}).status_code == 200
-    assert begun == [("why", {"run": str((tmp_path / "run").resolve()), "name": "run", "phrase": "the cat"})]
 
 
 def test_a_lesson_from_a_version_has_what_the_version_has_not_learned(

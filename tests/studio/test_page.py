@@ -1147,6 +1147,71 @@ def test_a_lesson_goes_on_after_a_request_was_lost(browser: Any, server: Served)
         saved(page)
 
 
+def test_words_are_asked_why_and_each_critique_of_the_answer_opens_its_response(browser: Any, tmp_path: Path) -> None:
+    run, asked = write_run(tmp_path / "my run", steps=2), list[Any]()
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"prompt": "p", "response": "The cat sat."}')
+    (run / "checkpoints" / "step-000001").mkdir(parents=True)
+    for name in ("run.json", "checkpoints/step-000001/state.json"):
+        (run / name).write_text('{"recipe": {}}')
+    shares = [
+        {"step": 0, "row": 2, "nats": 0.5, "raters": ["ann", "bob"], "words": EVIL},
+        {"step": 1, "row": 3, "nats": -0.25, "raters": [], "words": ""},
+    ]
+    result = {"source": "my run", "phrase": EVIL, "critiques": 8, "places": 1, "shares": shares}
+    result |= {"before": -3.0, "after": -2.75, "explained": 0.987}
+    with (
+        served(tmp_path / "store", run, file) as server,
+        page_of(browser, server, "ann") as page,
+        lesson_of(page) as work,
+    ):
+
+        def begin(route: Any) -> None:
+            asked.append(route.request.post_data_json)
+            work.update(kind="why", state="working", number=len(asked) + 1, progress="attribute: step 1 of 2")
+            route.fulfill(json=dict(work))
+
+        page.route("**/api/why", begin)
+        work["state"] = "idle"
+        page.keyboard.press("w")  # nothing is chosen
+        segment(page, "cat").click()
+        page.get_by_role("button", name="Why?", exact=True).click()
+        expect(page.locator(".work")).to_contain_text("attribute: step 1 of 2")
+        assert asked == [{"run": 0, "phrase": "cat"}]
+        work.update(state="done", result=result)
+        expect(page.locator(".why h3")).to_contain_text("became likelier")
+        expect(page.locator(".why .how")).to_have_text(
+            "log p, 1 place: −3 → −2.75 (+0.25 nats); all 8 critiques together explain 99 %"
+        )
+        assert page.locator(".why td").all_text_contents() == [
+            *("0:2", "+0.5", "ann, bob", visible(EVIL)),
+            *("1:3", "−0.25", "", ""),
+        ]
+        page.get_by_role("link", name="1:3").click()  # the address named it before, too
+        expect(page.locator(".where")).to_have_text("my run · step 1 · response 4")
+        page.click("[data-view=teach]")
+        page.get_by_role("link", name="0:2").click()
+        expect(page.locator(".where")).to_have_text("my run · step 0 · response 3")
+        expect(page.locator(".item[aria-selected=true] .facts")).to_contain_text("step 0")
+        segment(page, "mat").click()
+        page.keyboard.press("w")
+        expect(page.locator(".work progress")).to_have_count(1)
+        assert asked[1:] == [{"run": 0, "phrase": "mat"}]
+        work.update(state="failed", error="no response of the run contains it")
+        expect(page.locator(".work .problem")).to_have_text("no response of the run contains it")
+        assert page.title() == "text2grad studio"
+        page.click("[data-view=read]")
+        page.select_option("#run", "1")
+        page.locator(".item", has_text="The cat sat.").last.click()
+        expect(page.locator(".where")).to_contain_text("answers")
+        segment(page, "cat").click()
+        expect(page.locator(".positive-button")).to_be_visible()
+        assert page.get_by_role("button", name="Why?", exact=True).count() == 0
+        page.keyboard.press("w")
+        heard(page)
+    assert len(asked) == 2
+
+
 def test_another_rater_marks_the_open_response(browser: Any, server: Served) -> None:
     with page_of(browser, server, "first") as page:
         mark(page, "cat", "n")
@@ -1643,28 +1708,6 @@ def test_a_lesson_that_ended_with_its_server_is_told_though_other_work_has_begun
         expect(page.locator(".work")).to_contain_text("round 3")
         work |= {"state": "done", "result": {"version": 1}}
         expect(page.locator(".work")).to_contain_text("The lesson has ended: version 1.")
-
-
-def test_why_words_became_likelier_is_told_with_links_to_the_responses(browser: Any, server: Served) -> None:
-    share = {"place": "1.2", "nats": 0.5, "words": "<b>Cats</b> are fine.", "raters": ["bob"]}
-    answer = {"phrase": "cat", "name": "run", "before": -2.0, "after": -1.5, "explained": 0.9, "places": 1}
-    asked = list[Any]()
-    with page_of(browser, server, "asks why") as page, lesson_of(page) as work:
-
-        def why(route: Any) -> None:
-            asked.append(route.request.post_data_json)
-            work.update(kind="why", state="done", result={**answer, "shares": [share]})
-            route.fulfill(json=dict(work))
-
-        page.route("**/api/why", why)
-        work["state"] = "done"
-        segment(page, "cat").click()
-        page.locator("button", has_text="Why?").click()
-        expect(page.locator(".why li")).to_have_text("1:2+0.5 nats · bob<b>Cats</b> are fine.")
-        expect(page.locator(".why .how").first).to_contain_text("all critiques together explain 90 %")
-        assert [(own["run"], own["phrase"]) for own in asked] == [(0, "cat")]
-        page.locator(".why a").click()
-        expect(page.locator(".where")).to_have_text("run · step 1 · response 3")
 
 
 def test_why_a_lesson_did_not_begin_stays_until_the_next(browser: Any, server: Served) -> None:

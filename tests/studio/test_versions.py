@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from critics_by_name import Praise
 from places import STORIES
+from rated_runs import rated_run
+from task_texts import untrained_policy
 from text2grad.errors import ConfigError, DataError
 from text2grad.files import json_lines
 from text2grad.models import base_named_by, load_policy
-from text2grad.runs import weigh
+from text2grad.runs import explain, weigh
 from text2grad_studio.versions import Versions, told
 from text2grad_studio.worker import publish_version
 
@@ -231,6 +234,36 @@ def test_a_late_stop_stops_no_work_that_began_after_it_was_meant(tmp_path: Path)
     anew = Versions(tmp_path, versions.policy)  # as the next server makes it
     anew._process = process
     assert anew.begin("ask", {})["number"] > second
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_a_question_why_is_answered_without_a_policy_as_the_command_does(tmp_path: Path) -> None:
+    untrained_policy(tmp_path / "start")
+    Praise.asked, Praise.after = 0, 11  # the critique of row 3 of step 1 praises, and no other says anything
+    settings = ("data.eval_examples=0", "run.steps=3", "ppo.beta=0.0", "optim.value_warmup_steps=0")
+    run = rated_run(tmp_path / "start", tmp_path / "run", "Praise", *settings)
+    request = {"run": str(run), "source": "my run"}
+    versions = Versions(tmp_path / "store", None)
+    try:
+        versions.begin("why", {**request, "phrase": Praise.phrase})
+        work = finished(versions)
+        versions.begin("why", {**request, "phrase": "no such words"})
+        failed = finished(versions)
+    finally:
+        versions.stop()
+    assert work["state"] == "done", work
+    result, shares = work["result"], work["result"]["shares"]
+    assert (result["source"], result["phrase"], result["places"]) == ("my run", Praise.phrase, 1)
+    assert (result["critiques"], len(shares)) == (24, 10)
+    assert result["after"] > result["before"]
+    assert (shares[0]["step"], shares[0]["row"], shares[0]["words"]) == (1, 3, "I like that.")
+    nats = [share["nats"] for share in shares]
+    assert nats == sorted(nats, reverse=True)
+    explained = explain(run, Praise.phrase)
+    assert result["explained"] == pytest.approx(explained.explained, rel=1e-3)
+    assert (failed["state"], failed["kind"]) == ("failed", "why")
+    assert "no response of the run contains 'no such words'" in failed["error"]
+    assert list((tmp_path / "store" / "versions").iterdir()) == [], "weights of the steps are removed"
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")

@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.runs.reports import Table, print_tables
 
     explained = explain(args.directory, args.phrase, args.prompt)
-    rows = []
-    for share in explained.largest(args.most):
-        words = " ".join(share.record["critique"]["feedback"].split())
-        rows.append([f"{share.step}:{share.row}", f"{share.nats:+.4f}", ", ".join(share.raters), words[:80]])
+    rows = [
+        [f"{own['step']}:{own['row']}", f"{own['nats']:+.4f}", ", ".join(own["raters"]), own["words"]]
+        for own in explained.largest(args.most)
+    ]
     change = explained.after - explained.before
     places = "1 place" if explained.places == 1 else f"{explained.places} places"
     print_tables(CONSOLE, [Table("Shares of critiques, in nats", ["critique", "nats", "raters", "words"], rows)])

@@ -57,11 +57,6 @@ class Share(NamedTuple):
     nats: float
     record: Mapping[str, Any]
 
-    @property
-    def raters(self) -> list[str]:
-        """The raters whose marks the critique holds."""
-        return sorted({span["rater"] for span in self.record["critique"]["spans"] if span.get("rater")})
-
 
 class Explanation(NamedTuple):
     """The change of log p of a phrase during a run, in nats; averages over the places of the phrase.
@@ -79,16 +74,21 @@ class Explanation(NamedTuple):
     shares: list[Share]
     places: int
 
-    def largest(self, most: int) -> list[Share]:
-        """Return the shares of the most nats, up or down, in their order."""
-        chosen = sorted(self.shares, key=lambda share: -abs(share.nats))[:most]
-        return [share for share in self.shares if share in chosen]
-
     @property
     def explained(self) -> float:
         """The sum of the shares as a part of the measured change; 1 says that they explain all of it."""
         change = self.after - self.before
         return sum(share.nats for share in self.shares) / change if change else 1.0
+
+    def largest(self, most: int) -> list[dict[str, Any]]:
+        """Return "step", "row", "nats", "raters" and "words" of the largest shares, in the order of `shares`."""
+        largest, rows = sorted(self.shares, key=lambda share: -abs(share.nats))[:most], []
+        for share in filter(largest.__contains__, self.shares):
+            critique = share.record["critique"]
+            raters = sorted({span["rater"] for span in critique["spans"] if span.get("rater")})
+            words = " ".join(critique["feedback"].split())[:80]
+            rows.append({"step": share.step, "row": share.row, "nats": share.nats, "raters": raters, "words": words})
+        return rows
 
 
 class Update(NamedTuple):
@@ -184,13 +184,14 @@ class Recorded(Replay):
         return logp
 
 
-def explain(parent: Path, phrase: str, prompt: str | None = None) -> Explanation:
+def explain(parent: Path, phrase: str, prompt: str | None = None, *, scratch: Path | None = None) -> Explanation:
     """Return which critiques of a run moved the log-probability of a phrase.
 
     Args:
         parent: the directory of a run of `text2grad train`, on one device.
         phrase: looked up in the run's responses, after the words before it; else it begins the answer to `prompt`.
         prompt: only responses to this prompt; None: to all.
+        scratch: directory for the weights before each step, removed at the end; None: the system's.
 
     Raises:
         DataError: if the phrase is blank, or no response has it, and no prompt is given.
@@ -203,15 +204,15 @@ def explain(parent: Path, phrase: str, prompt: str | None = None) -> Explanation
     silent = recipe.critic.model_copy(update={"use": f"{__name__}:nobody", "model": ""})
     fixed = recipe.refresh.model_copy(update={"steps": (), "audit": 0, "replay_from": ""})
     recipe = recipe.model_copy(update={"critic": silent, "refresh": fixed})
-    with tempfile.TemporaryDirectory(prefix="text2grad-why-") as scratch:
-        out = Path(scratch) / "run"
+    with tempfile.TemporaryDirectory(prefix="text2grad-why-", dir=scratch) as directory:
+        out = Path(directory) / "run"
         recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"out": str(out), "tracker": "none"})})
         begin_again(parent, out, recipe, {"parent": str(parent)}, from_step=0)
         made = list[Recorded]()
 
         def trainer(*inputs: Any, **settings: Any) -> Recorded:
             made.append(
-                Recorded(*inputs, scratch=Path(scratch), steps=steps, left_out=LeftOut(), same=True, **settings)
+                Recorded(*inputs, scratch=Path(directory), steps=steps, left_out=LeftOut(), same=True, **settings)
             )
             return made[0]
 

@@ -313,9 +313,7 @@ export class Detail {
           }, { key: "m" }));
         }
       }
-      if (this.context.knowsWhy()) {
-        tools.push(button("Why?", () => this.context.why(quote), { about: "which critiques made these words more or less likely" }));
-      }
+      if (this.context.explains()) tools.push(button("Why?", () => this.askWhy(), { key: "w" }));
       tools.push(line("q", quote.length > 80 ? `${quote.slice(0, 78)}…` : quote));
     }
     replaceIn(this.tools, tools, this.text);
@@ -340,6 +338,13 @@ export class Detail {
     this.lastMark = id;
     this.view.select(null, null);
     this.text.focus();
+  }
+
+  /** Ask which critiques of the run made the chosen words likelier or less likely. */
+  askWhy() {
+    const { selection, chars } = this.view;
+    if (!selection || !this.context.explains()) return;
+    this.context.askWhy({ run: this.context.run(), phrase: chars.slice(selection.start, selection.end).join("") });
   }
 
   undo() {
@@ -622,7 +627,7 @@ export class Detail {
       e: () => this.noteOfLast(),
       m: () => { const first = [...this.tools.querySelectorAll("button")].find(choice => choice.textContent.startsWith("Move")); if (first) first.click(); },
       o: () => this.samePrompt(),
-      i: () => this.askCritic(),
+      i: () => this.askCritic(), w: () => this.askWhy(),
       ".": () => this.view.moveTurn(1), ",": () => this.view.moveTurn(-1),
     };
     const act = acts[event.key];

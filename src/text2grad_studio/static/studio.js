@@ -15,7 +15,7 @@ const KEYS = [
   ["j, k", "next, previous response"], ["Enter", "from the list to the text of the response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
   [", .", "previous, next turn of a conversation"], ["n, p", "mark the selection as negative, positive; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
-  ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
+  ["i", "ask the run's critic about this response"], ["w", "which critiques moved the chosen words"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
   ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],
   ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
 ];
@@ -74,17 +74,13 @@ const detail = new Detail($("detail"), $("tip"), {
     const number = source >= 0 ? source : state.run;
     return number in state.runs ? (state.runs[number].has_critic ? number : -1) : state.hasCritic ? 0 : -1;
   },
+  explains: () => !state.readOnly && Boolean(state.runs[runOf(detail.record)]?.explains),
+  askWhy: request => setView("teach").then(() => teach.begin("why", request)),
   runName: number => state.runs[number].name,
   outbox,
   back: () => toList(),
   move: step => list.move(step),
   openRow: (run, row) => openIn(run, () => openRow(row)),
-  knowsWhy: () => (state.runs[runOf(detail.record)] || {}).kind === "run" && detail.record.place !== null,
-  why: async phrase => {
-    const run = runOf(detail.record);
-    await setView("teach");
-    await teach.begin("why", { run, phrase });
-  },
   onMarks: (record, marks) => list.touch(row => row.item === record.item,
     { marks: marks.spans.size, state: marks.state, words: Boolean(marks.critique.trim()) }),
 });
@@ -93,6 +89,7 @@ const teach = new Teach($("detail"), {
   rater: () => state.rater,
   readOnly: () => state.readOnly,
   shown: () => state.view === "teach",
+  followAddress: () => followAddress(),
   openRecord: async record => {
     const own = await post("own", { prompt: record.prompt, response: record.response });
     await list.openBy(() => show({ ...record, item: own.item, offsets: record.offsets || [] }));

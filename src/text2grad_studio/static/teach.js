@@ -1,6 +1,6 @@
 // Lessons from marks, their versions, and answers of two versions to the same prompt.
 
-import { colourOf, line, shown } from "./tokens.js";
+import { colourOf, line, shown, tableOf } from "./tokens.js";
 import { get, post } from "./api.js";
 import { button, replaceIn } from "./detail.js";
 
@@ -48,7 +48,7 @@ const spansOf = ({ offsets, delta, before, after }) => {
 export class Teach {
   constructor(root, context) {
     this.root = root;
-    this.context = context; // { rater(), readOnly(), openRecord(record), shown() }
+    this.context = context; // { rater(), readOnly(), openRecord(record), shown(), followAddress() }
     this.seed = 0;
     this.way = "lesson";
     this.settings = { reward_steps: 60, steps: 20 };
@@ -57,7 +57,7 @@ export class Teach {
     this.pair = [0, null]; // the versions to ask
     this.changes = line("div", "", "changes");
     this.changesOf = null;
-    this.asked = null;
+    this.asked = this.why = null; // the last answers
     this.told = ""; // why work was not begun or stopped, or how it was lost
     this.isTold = true; // shown to the person
     this.work = line("section", "", "work", { role: "status" }); // stays, so that what it says is announced
@@ -105,17 +105,17 @@ export class Teach {
     const { teaching } = this;
     const parts = [line("h2", "Teach")];
     this.root.setAttribute("aria-label", "Teach");
+    this.drawWork();
     if (!teaching.policy) {
-      parts.push(line("p", "There is no policy to teach: open a run with a checkpoint, or start with --model PATH.", "how"));
-      this.root.replaceChildren(...parts);
+      const words = "There is no policy to teach: open a run with a checkpoint, or start with --model PATH.";
+      replaceIn(this.root, [...parts, line("p", words, "how"), this.work, this.whyPart()], this.root);
       return;
     }
     const numbers = [0, ...teaching.versions.map(version => version.version)];
     const orLast = number => numbers.includes(number) ? number : numbers[numbers.length - 1];
     this.parent = orLast(this.parent);
     this.pair = this.pair.map(orLast);
-    this.drawWork();
-    parts.push(this.lessonPart(), this.work, this.versionsPart(), this.askPart(), this.answersPart());
+    parts.push(this.lessonPart(), this.work, this.whyPart(), this.versionsPart(), this.askPart(), this.answersPart());
     replaceIn(this.root, parts, this.root);
     this.contradict();
   }
@@ -309,9 +309,8 @@ export class Teach {
   answersPart() {
     const part = line("section", "", "answers");
     const { work } = this.teaching;
-    if (work.state === "done" && ["ask", "why"].includes(work.kind)) this.asked = work.result;
+    if (work.state === "done" && work.kind === "ask") this.asked = work.result;
     if (!this.asked) return part;
-    if (this.asked.shares) return this.whyPart(this.asked);
     for (const answer of this.asked.answers) {
       const card = line("article", "", "card answer");
       card.append(line("h4", answer.version ? `version ${answer.version}` : "the run's policy"));
@@ -322,17 +321,24 @@ export class Teach {
     return part;
   }
 
-  /** Which critiques of a run moved a phrase, with links to their responses. */
-  whyPart({ phrase, name, shares, before, after, explained, places }) {
-    const part = line("section", "", "answers why");
-    const list = line("ul");
-    for (const { place, nats, words, raters } of shares) {
-      const row = list.appendChild(line("li"));
-      row.append(line("a", place.replace(".", ":"), "", { href: `#/${encodeURIComponent(name)}/${place}` }),
-        line("span", `${moved(nats)} nats${raters.length ? ` · ${raters.join(", ")}` : ""}`, "how"), line("q", words.slice(0, 200)));
-    }
-    const sum = `log p ${shown(before)} → ${shown(after)} in ${counted(places, "place")}; all critiques together explain ${Math.round(explained * 100)} %`;
-    part.append(line("h3", `Why “${phrase}”`), line("p", sum, "how"), list);
+  /** Which critiques moved the words that were asked about last, in the order of `text2grad why`. */
+  whyPart() {
+    const part = line("section", "", "versions why");
+    const { work } = this.teaching;
+    if (work.state === "done" && work.kind === "why") this.why = work.result;
+    if (!this.why) return part;
+    const { source, phrase, critiques, before, after, explained, places, shares } = this.why;
+    const rows = shares.map(({ step, row, nats, raters, words }) => {
+      const link = line("a", `${step}:${row}`, "", { href: `#/${encodeURIComponent(source)}/${step}.${row}` });
+      link.addEventListener("click", () => { if (link.hash === location.hash) this.context.followAddress(); }); // which does not change
+      return [link, moved(nats), raters.join(", "), words];
+    });
+    const change = `log p, ${counted(places, "place")}: ${shown(before)} → ${shown(after)} (${moved(after - before)} nats)`;
+    part.append(
+      line("h3", `Why “${phrase}” became ${after < before ? "less likely" : "likelier"}`),
+      line("p", `${change}; all ${counted(critiques, "critique")} together explain ${Math.round(100 * explained)} %`, "how"),
+      tableOf("Shares of critiques", ["critique", "nats", "raters", "words"], rows),
+    );
     return part;
   }
 
