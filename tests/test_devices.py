@@ -34,7 +34,7 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.runs.sft_run import SFTRun
-from text2grad.types import Span
+from text2grad_studio import worker as studio_worker
 from text2grad_studio.worker import Worker
 
 pytestmark = [
@@ -355,22 +355,25 @@ def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_the_studio_teaches_retrains_asks_and_suggests(device: torch.device, tmp_path: Path) -> None:
+def test_the_studio_teaches_retrains_asks_and_suggests(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe_of = studio_worker._recipe_of
+
+    def in_float32(*which: Any, **how: Any) -> Any:  # the pretended device changes no type in place, as peft does
+        recipe = recipe_of(*which, **how)
+        return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
+
+    monkeypatch.setattr(studio_worker, "_recipe_of", in_float32)
     small_reward.prepare(tmp_path)
     base, marked = str(tmp_path / "base"), small_reward.ANNOTATIONS[:2]
     GenerativeRewardModel(load_policy(base), load_tokenizer(base), CritiqueFormat(max_new_tokens=12)).save(
         tmp_path / "critic"
     )
     sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
-    corrections = [
-        {"item": f"i{number}", "prompt": one.prompt, "response": one.response, "ids": None}
-        | {"spans": [_span(span) for span in one.critique.spans]}
-        for number, one in enumerate(marked)
-    ]
     request: dict[str, Any] = {
         "policy": {"path": base, "sampling": sampling},
         "versions": str(tmp_path / "versions"),
-        "corrections": corrections,
         "annotations": [annotation_to_json(one) for one in marked],
     }
     worker = Worker()
@@ -378,13 +381,9 @@ def test_the_studio_teaches_retrains_asks_and_suggests(device: torch.device, tmp
     def answer(kind: str, **more: Any) -> dict[str, Any]:
         return worker.answer({**request, "kind": kind, **more}, lambda **message: None)
 
-    assert answer("teach", parent=0, lesson={"rounds": 1})["version"] == 1
+    assert answer("teach", parent=0)["version"] == 1
     assert answer("retrain", parent=1, retraining={"reward_steps": 1, "steps": 1})["version"] == 2
     asked = answer("ask", prompt="a:", versions_asked=[0, 1, 2], seed=0)
     assert [one["version"] for one in asked["answers"]] == [0, 1, 2]
     critic = {"critic": str(tmp_path / "critic"), "store": str(tmp_path / "store")}
     assert "feedback" in answer("suggest", critic=critic, prompt="a:", response=" cat one")
-
-
-def _span(span: Span) -> dict[str, Any]:
-    return {"start": span.start, "end": span.end, "label": span.label}

@@ -181,7 +181,8 @@ def token_shares(rollouts: Sequence[Rollout], rewards: Tensor) -> Tensor:
     for rollout, count in zip(rollouts, (rewards.abs() > REST).sum(1).tolist(), strict=True):
         counts[rollout.prompt_ids] += count
     prompts = sum(count > 0 for count in counts.values())
-    return torch.tensor([1 / max(prompts * counts[rollout.prompt_ids], 1) for rollout in rollouts])
+    shares = [1 / max(prompts * counts[rollout.prompt_ids], 1) for rollout in rollouts]
+    return torch.tensor(shares, device=rewards.device)
 
 
 class ReadOnce:
