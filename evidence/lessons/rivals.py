@@ -249,7 +249,7 @@ def give_rival(rival: str, name: str, recipe: Recipe, lesson: Lesson, *, passes:
         runs.append(RivalRun(recipe, lesson, rival=rival, name=name, passes=passes))
         return runs[0]
 
-    with patch.multiple(lessons, LessonRun=run, PASSES=passes):
+    with patch.multiple(lessons, LessonRun=run, PASSES=passes, STEPS=1):  # as many steps as the passes have
         figures = give_lesson(recipe, lesson, mode="marks")
     del figures["alternatives"]
     plan = runs[0].plan
