@@ -284,6 +284,10 @@ def test_characters_are_chosen_in_both_directions_of_writing(browser: Any, tmp_p
 
 def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, server: Served) -> None:
     with page_of(browser, server, "keys") as page:
+        page.keyboard.press("ArrowRight")  # from the list, where the click was
+        page.keyboard.press("Shift+ArrowRight")
+        assert chosen(page) == "The cat"
+        page.keyboard.press("Escape")
         page.keyboard.press("n")
         hints = page.locator("#response .hint").all_text_contents()
         page.keyboard.type(hints[1])  # "cat"
@@ -2143,7 +2147,7 @@ def test_an_assistant_is_taught_by_keyboard_from_an_empty_folder(browser: Any, t
         saved(page)
         page.keyboard.press("t")
         page.locator("#teach-start").press("Enter")
-        page.wait_for_selector(".lessons li, .work .problem")
+        page.wait_for_selector(".lessons li, .work .problem", timeout=5 * SECONDS * 1000)
         assert page.locator(".work .problem").count() == 0, page.locator(".work .problem").inner_text()
         page.locator("#ask-prompt").fill("How do I rename a branch in git?")
         page.locator("#ask-start").press("Enter")
@@ -2235,7 +2239,7 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
         saved(page)
         page.keyboard.press("t")
         page.click("#teach-start")
-        page.wait_for_selector(".lessons li, .work .problem")
+        page.wait_for_selector(".lessons li, .work .problem", timeout=5 * SECONDS * 1000)
         assert page.locator(".work .problem").count() == 0, page.locator(".work .problem").inner_text()
         page.click("#ask-start")
         page.wait_for_selector(".answer, .work .problem")

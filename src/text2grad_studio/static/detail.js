@@ -629,11 +629,18 @@ export class Detail {
       o: () => this.samePrompt(),
       i: () => this.askCritic(), w: () => this.askWhy(),
       ".": () => this.view.moveTurn(1), ",": () => this.view.moveTurn(-1),
+      ArrowLeft: () => this.toWord(event), ArrowRight: () => this.toWord(event),
     };
     const act = acts[event.key];
     if (!act) return false;
     act();
     return true;
+  }
+
+  /** Choose a word by an arrow key that was pressed elsewhere, as in the list after a click. */
+  toWord(event) {
+    this.text.focus({ preventScroll: true });
+    this.view.key(event);
   }
 
   noteOfLast() {
