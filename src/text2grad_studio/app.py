@@ -227,7 +227,11 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
-    return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("why", why), post("stop", stop)]
+    def withdraw(given: Any) -> Any:
+        item, span = text(given.get("item"), "item"), text(given.get("id"), "id")
+        return session.withdraw(_rater(session, given), item, span, sure=given.get("sure") is True)
+
+    return [post(act.__name__, act) for act in (teach, retrain, ask, why, withdraw, stop)]
 
 
 def _rater(session: Session, given: Any) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import annotation_to_json, item_of
+from text2grad.feedback import annotation_to_json, item_of, mark_of
 from text2grad.progress import note
 from text2grad.runs import contradictions
 from text2grad_studio.agreement import agreement, finished
@@ -269,6 +269,21 @@ class Session:
         if not phrase.strip():
             raise DataError("the phrase is blank; choose words of a response")
         return self.versions.begin("why", {"run": str(source.path), "source": source.name, "phrase": phrase})
+
+    def withdraw(self, rater: str, item: str, span: str, *, sure: bool) -> dict[str, Any]:
+        """Ask which versions learned from a mark, or from all of a rater; with `sure` they are taken out of all files.
+
+        A mark is named by the digest of its response and its id there; "" and "" take all marks.
+
+        Raises:
+            DataError: if one of the two is missing.
+        """
+        if bool(item) != bool(span):
+            raise DataError("a mark has an item and an id; leave out both for all marks")
+        own = (event for event in self.marks.events(rater, item) if event["op"] == "span" and event["id"] == span)
+        names = sorted({mark_of(item, {**event, "rater": rater}) for event in own}) if item else [""]
+        request = {"rater": rater, "item": item, "id": span, "sure": sure, "marks": names}
+        return self.versions.begin("withdraw", request)
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""

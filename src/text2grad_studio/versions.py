@@ -31,6 +31,7 @@ NAMES = {
     "ask": "a question",
     "answer": "an answer to prompts",
     "why": "a question why",
+    "withdraw": "a withdrawal of marks",
 }
 
 
@@ -180,11 +181,11 @@ class Versions:
         Its end shows in `state`.
 
         Raises:
-            ConfigError: if there is no policy, which "why" needs not, or other work is under way.
+            ConfigError: if there is no policy to teach or ask, or other work is under way.
         """
         with self._changing:
             with self._lock:
-                if self.policy is None and kind != "why":
+                if self.policy is None and kind not in ("why", "withdraw"):
                     raise ConfigError(
                         "there is no policy to teach: open a run with a checkpoint, or start with --model PATH"
                     )

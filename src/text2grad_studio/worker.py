@@ -13,14 +13,14 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError, Text2GradError, is_out_of_memory
-from text2grad.files import exclusive, json_lines, published, to_json, write_files
+from text2grad.files import exclusive, json_lines, published, readable, to_json, write_atomically, write_files
 
 SHOWN, SHOWN_TOKENS = 8, 64  # answers before and after a lesson, and their tokens
 SHARES = 10  # of critiques in the change of a phrase
@@ -53,8 +53,8 @@ class Worker:
             response = response_of(request, "the question")
             result: dict[str, Any] = self._critic[1].judge(request["prompt"], response)
             return result
-        work = {"teach": _teach, "retrain": _retrain, "ask": _ask, "answer": _answer, "why": _why}[kind]
-        return work(request, tell)
+        works = (_teach, _retrain, _ask, _answer, _why, _withdraw)
+        return {work.__name__: work for work in works}[f"_{kind}"](request, tell)
 
 
 def main() -> None:
@@ -262,6 +262,40 @@ def _why(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     numbers = {name: getattr(explained, name) for name in ("before", "after", "explained", "places")}
     named = {"source": request["source"], "phrase": request["phrase"], "critiques": len(explained.shares)}
     return {**named, **numbers, "shares": explained.largest(SHARES)}
+
+
+def _withdraw(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Say which versions learned from marks that a rater takes back; take them out of the store, if it is "sure".
+
+    Raises:
+        DataError: if none of the marks is there.
+    """
+    from text2grad.runs import Retraction
+    from text2grad_studio.versions import folders_of
+
+    store, retractions = Path(request["versions"]).resolve().parent, list[Retraction]()
+    for mark in request["marks"]:
+        with suppress(DataError):  # a mark that was moved has names that no version learned
+            retractions.append(Retraction(store, store, request["rater"], mark))
+    if not retractions:
+        raise DataError(f"no mark of {request['rater']} is in {store} any more")
+    homes = {home for retraction in retractions for home in retraction.versions}
+    learned = dict[int, Any]()
+    paths = [path for folder in folders_of(store / "versions").values() if (path := folder / "version.json").exists()]
+    for path in paths:  # each is of an adapter on its parent, which is before it
+        with readable(path, "Put a copy of it back, or move its folder away"):
+            about = json.loads(path.read_bytes())
+        if path.parent in homes or about["parent"] in learned:
+            learned[int(path.parent.name)] = about | {"withdrawn": True}
+    if request["sure"]:
+        for retraction in retractions:
+            retraction.write("the studio", held=store)
+        for number, about in learned.items():
+            write_atomically(store / "versions" / f"{number:04d}" / "version.json", to_json(about))
+    marks = len(set().union(*(names for own in retractions for names in own.files.values())))
+    asked = {name: request[name] for name in ("rater", "item", "id", "sure")}
+    parent = min((about["parent"] for about in learned.values()), default=None)
+    return asked | {"marks": marks, "learned": [*learned], "parent": parent}
 
 
 def _ask(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:

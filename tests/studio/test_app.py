@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from studio_world import append, record, session, write_run
 from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import item_of, mark_of
 from text2grad_studio.app import _body, make_app
 from text2grad_studio.columns import Filter
 from text2grad_studio.exports import page_of_response
@@ -300,7 +301,7 @@ def test_prompts_without_responses_need_a_policy_and_whole_lines(tmp_path: Path)
 
 def test_read_only_saves_nothing(tmp_path: Path) -> None:
     client = client_of(tmp_path, read_only=True)
-    for path in ("tab", "marks", "own", "teach", "ask", "why", "stop"):
+    for path in ("tab", "marks", "own", "teach", "ask", "why", "withdraw", "stop"):
         answer = client.post(f"/api/{path}", json={})
         assert answer.status_code == 403  # a page that is open keeps its marks
         assert "--read-only" in answer.json()["error"]
@@ -494,6 +495,31 @@ def test_a_question_why_names_the_run_and_needs_no_policy(tmp_path: Path, monkey
         "phrase": "the mat",
     }
     assert "a question why is under way" in client.post("/api/why", json={"run": 0, "phrase": "cat"}).json()["error"]
+
+
+def test_a_withdrawal_names_a_mark_as_it_was_at_any_time_or_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, made = list[Any](), session(tmp_path / "store")
+    monkeypatch.setattr(WorkerProcess, "send", lambda self, request: sent.append(request))
+    client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
+    client.get("/", params={"token": TOKEN})
+    item, mark = item_of("p", "cat sat"), {"op": "span", "id": "a", "start": 0, "end": 3, "note": ""}
+    events = [{"op": "open", "item": item, "prompt": "p", "response": "cat sat"}]
+    events += [{**mark, "item": item, "label": label} for label in ("negative", "positive")]
+    made.marks.append("ann", "0" * 12, [*events, {**events[-1], "id": "b"}])
+    for given in ({"item": item}, {"id": "a"}):
+        answer = client.post("/api/withdraw", json={"rater": "ann", **given})
+        assert (answer.status_code, sent) == (400, [])
+        assert "leave out both for all marks" in answer.json()["error"]
+    work = client.post("/api/withdraw", json={"rater": "ann", "item": item, "id": "a", "sure": 1}).json()
+    assert (work["state"], work["kind"]) == ("working", "withdraw")
+    made.versions._work["state"] = "done"
+    client.post("/api/withdraw", json={"sure": True})
+    names = [mark_of(item, {**event, "rater": "ann"}) for event in events[1:]]
+    assert [request["marks"] for request in sent] == [sorted(names), [""]]
+    assert [request["sure"] for request in sent] == [False, True], "a number is no yes"
+    assert [request["rater"] for request in sent] == ["ann", made.rater]
 
 
 def test_a_lesson_has_the_marks_with_the_name_of_their_rater(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

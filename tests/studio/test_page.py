@@ -1151,6 +1151,35 @@ def test_a_lesson_goes_on_after_a_request_was_lost(browser: Any, server: Served)
         saved(page)
 
 
+def test_a_mark_is_withdrawn_after_the_versions_that_learned_from_it_are_told(browser: Any, server: Served) -> None:
+    asked = list[Any]()
+    with page_of(browser, server, "sorry") as page, lesson_of(page) as work:
+
+        def begin(route: Any) -> None:
+            asked.append(route.request.post_data_json)
+            result = {**asked[-1], "marks": 1, "learned": [2, 3], "parent": 0}
+            work.update(kind="withdraw", state="done", number=len(asked) + 1, result=result)
+            route.fulfill(json=dict(work))
+
+        page.route("**/api/withdraw", begin)
+        segment(page, "cat").click()
+        page.keyboard.press("n")
+        page.get_by_role("button", name="Withdraw", exact=False).press("Enter")
+        told = page.locator(".withdrawn p").first
+        expect(told).to_have_text("1 mark of sorry to withdraw; version 2, version 3 learned from it.")
+        page.get_by_role("button", name="Withdraw for good").press("Enter")
+        expect(told).to_have_text("1 mark of sorry withdrawn; version 2, version 3 learned from it.")
+        expect(page.locator(".withdrawn .how")).to_contain_text("The next lesson begins before these versions")
+        expect(page.locator("#choice-begin-from")).to_have_value("0")
+        assert [own["sure"] for own in asked] == [False, True]
+        assert asked[0]["id"]
+        assert {own["item"] for own in asked} == {asked[0]["item"]}
+        page.click("[data-view=mine]")
+        page.get_by_role("button", name="Withdraw all marks").press("Enter")
+        expect(told).to_contain_text("1 mark of sorry to withdraw")
+        assert (asked[2]["item"], asked[2]["id"], asked[2]["rater"]) == ("", "", "sorry")
+
+
 def test_words_are_asked_why_and_each_critique_of_the_answer_opens_its_response(browser: Any, tmp_path: Path) -> None:
     run, asked = write_run(tmp_path / "my run", steps=2), list[Any]()
     file = tmp_path / "answers.jsonl"

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +17,13 @@ from places import STORIES
 from rated_runs import rated_run
 from task_texts import untrained_policy
 from text2grad.errors import ConfigError, DataError
-from text2grad.files import json_lines
+from text2grad.feedback import item_of, mark_of
+from text2grad.files import appended_records, json_lines, to_json
 from text2grad.models import base_named_by, load_policy
 from text2grad.runs import explain, weigh
+from text2grad_studio.marks import MarkStore
 from text2grad_studio.versions import Versions, told
-from text2grad_studio.worker import publish_version
+from text2grad_studio.worker import Worker, publish_version
 
 STORY = "there was a little cliws. It was happy."
 MARK = {"start": 19, "end": 24, "label": "negative"}
@@ -337,3 +341,66 @@ def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_e
         about = json.loads((tmp_path / "versions" / f"000{number}" / "version.json").read_text())
         assert (about["version"], about["kind"], about["parent"], about["policy"]) == (number, name, 0, "base")
         assert (tmp_path / "versions" / f"000{number}" / "marks.jsonl").read_text() == '{"n": 1}\n'
+
+
+def test_marks_are_withdrawn_from_all_files_and_the_versions_that_learned_from_them_are_named(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    events: list[dict[str, Any]] = [
+        {"op": "open", "item": item_of("p", "cat one"), "prompt": "p", "response": "cat one"},
+        {
+            "op": "span",
+            "item": item_of("p", "cat one"),
+            "id": "a",
+            "start": 0,
+            "end": 3,
+            "label": "negative",
+            "note": "",
+        },
+        {
+            "op": "span",
+            "item": item_of("p", "cat one"),
+            "id": "b",
+            "start": 4,
+            "end": 7,
+            "label": "negative",
+            "note": "",
+        },
+    ]
+    store.append("ann", "0" * 12, events)
+    before = store.annotations("ann")
+    for number, parent, marks in ((1, 0, []), (2, 0, before), (3, 2, []), (4, 1, [])):
+        folder = tmp_path / "versions" / f"{number:04d}"
+        folder.mkdir(parents=True)
+        (folder / "marks.jsonl").write_bytes(json_lines(marks))
+        (folder / "version.json").write_bytes(to_json({"version": number, "parent": parent}))
+    (tmp_path / "versions" / "0009").mkdir()  # of a person, and no version
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "run.sqlite").write_bytes(b"open")
+    store.append("ann", "0" * 12, [{**events[1], "start": 1}])  # moved since
+    names = [
+        mark_of(events[0]["item"], {**event, "rater": "ann"}) for event in store.events("ann")[1:] if event["id"] == "a"
+    ]
+    asked = {"rater": "ann", "item": events[0]["item"], "id": "a"}
+    request = {"kind": "withdraw", "versions": str(tmp_path / "versions"), "marks": names, **asked}
+    told = {**asked, "marks": 2, "learned": [2, 3], "parent": 0}  # the mark, before and after it was moved
+    code = f"import sys, pathlib, text2grad.files as files; files.lock_directory(pathlib.Path({str(tmp_path)!r}))"
+    server = [sys.executable, "-c", f"{code}; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline()
+        assert Worker().answer({**request, "sure": False}, lambda **_: None) == {**told, "sure": False}
+        assert store.annotations("ann") != before, "it is still there, where it was moved to"
+        assert (tmp_path / "versions" / "0002" / "marks.jsonl").read_bytes() == json_lines(before)
+        assert Worker().answer({**request, "sure": True}, lambda **_: None) == {**told, "sure": True}
+        process.stdin.close()
+    assert list(store.marked("ann")[events[0]["item"]].spans) == ["b"]
+    [left] = list(appended_records(tmp_path / "versions" / "0002" / "marks.jsonl"))
+    assert [(span["start"], span["end"]) for span in left["critique"]["spans"]] == [(4, 7)]
+    told_of = [json.loads((tmp_path / "versions" / f"{n:04d}" / "version.json").read_bytes()) for n in (1, 2, 3, 4)]
+    assert [about.get("withdrawn") for about in told_of] == [None, True, True, None]
+    assert (tmp_path / "index" / "run.sqlite").exists(), "the server has it open"
+    with pytest.raises(DataError, match="no mark of ann is in"):
+        Worker().answer({**request, "sure": True}, lambda **_: None)
+    with pytest.raises(DataError, match="no mark of bob is in"):
+        Worker().answer({**request, "rater": "bob", "marks": [""], "sure": True}, lambda **_: None)

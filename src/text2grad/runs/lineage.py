@@ -90,19 +90,26 @@ class Retraction:
             if reached := [name for name, path in paths if bad & {path, *path.parents}]:
                 self.versions[home] = [name for name in reached if name]
 
-    def write(self, reason: str) -> None:
-        """Take the marks back, for a reason; refuse where another process writes to one of the directories."""
+    def write(self, reason: str, *, held: Path | None = None) -> None:
+        """Take the marks back, for a reason; refuse where another process writes to one of the directories.
+
+        Args:
+            reason: told in the tombstones.
+            held: a studio's directory whose own server asks for it: it is locked, and its indexes follow the files.
+        """
         for path in self._below(".lock"):
-            lock_directory(path.parent)
+            if path.parent != held:
+                lock_directory(path.parent)
         new = set[str]().union(*self.files.values()) - read_tombstones(self.beside).keys()
         stone = {"rater": self.rater, "at": time.time_ns(), "reason": reason}
         append_records(self.beside / TOMBSTONES, [{"mark": mark, **stone} for mark in sorted(new)])
         for path in self.files:
-            if held := self._rest(path):
-                write_atomically(path, held[0])
+            if left := self._rest(path):
+                write_atomically(path, left[0])
         for path in self._below("*"):
             name, text = escape(self.rater), path.read_text("utf-8", "replace") if path.suffix == ".html" else ""
-            if f": {name}" in text or f"· {name}" in text or (path.parent.name == "index" and ".sqlite" in path.name):
+            index = path.parent.name == "index" and ".sqlite" in path.name and held is None
+            if f": {name}" in text or f"· {name}" in text or index:
                 path.unlink()
 
     def _below(self, pattern: str) -> list[Path]:

@@ -444,6 +444,7 @@ export class Detail {
         button(`→ ${OTHER[span.label]}`, () => this.alter(span.id,
           ({ label }) => ({ label: OTHER[label] })), { name: "quiet", field: `turn-${span.id}` }),
         button("×", () => this.marks.act({ op: "unspan", id: span.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
+        button("Withdraw", () => this.context.withdraw(this.record.item, span.id), { name: "quiet", about: `the mark on ${quote}, also from what learned from it` }),
       );
     }
     item.append(head, row);

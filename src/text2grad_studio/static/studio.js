@@ -76,6 +76,7 @@ const detail = new Detail($("detail"), $("tip"), {
   },
   explains: () => !state.readOnly && Boolean(state.runs[runOf(detail.record)]?.explains),
   askWhy: request => setView("teach").then(() => teach.begin("why", request)),
+  withdraw: (item, id) => withdraw(item, id),
   runName: number => state.runs[number].name,
   outbox,
   back: () => toList(),
@@ -84,6 +85,12 @@ const detail = new Detail($("detail"), $("tip"), {
   onMarks: (record, marks) => list.touch(row => row.item === record.item,
     { marks: marks.spans.size, state: marks.state, words: Boolean(marks.critique.trim()) }),
 });
+
+/** Ask which versions learned from a mark, or from all of the rater, before they are taken out of all files. */
+const withdraw = async (item = "", id = "") => {
+  await Promise.all([outbox.flush(), setView("teach")]);
+  await teach.begin("withdraw", { rater: state.rater, item, id, sure: false });
+};
 
 const teach = new Teach($("detail"), {
   rater: () => state.rater,
@@ -293,6 +300,7 @@ const showSummary = async () => {
   } else {
     parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
   }
+  if (!state.readOnly) parts.push(button("Withdraw all marks", () => withdraw(), { name: "quiet" }));
   const box = line("div", "", "summary");
   box.append(button("‹ All marks", () => toList(), { name: "back" }), ...parts);
   $("detail").replaceChildren(box);

@@ -57,7 +57,7 @@ export class Teach {
     this.pair = [0, null]; // the versions to ask
     this.changes = line("div", "", "changes");
     this.changesOf = null;
-    this.asked = this.why = null; // the last answers
+    this.asked = this.why = this.withdrawn = null; // the last answers
     this.told = ""; // why work was not begun or stopped, or how it was lost
     this.isTold = true; // shown to the person
     this.work = line("section", "", "work", { role: "status" }); // stays, so that what it says is announced
@@ -108,14 +108,14 @@ export class Teach {
     this.drawWork();
     if (!teaching.policy) {
       const words = "There is no policy to teach: open a run with a checkpoint, or start with --model PATH.";
-      replaceIn(this.root, [...parts, line("p", words, "how"), this.work, this.whyPart()], this.root);
+      replaceIn(this.root, [...parts, line("p", words, "how"), this.work, this.withdrawnPart(), this.whyPart()], this.root);
       return;
     }
     const numbers = [0, ...teaching.versions.map(version => version.version)];
     const orLast = number => numbers.includes(number) ? number : numbers[numbers.length - 1];
     this.parent = orLast(this.parent);
     this.pair = this.pair.map(orLast);
-    parts.push(this.lessonPart(), this.work, this.whyPart(), this.versionsPart(), this.askPart(), this.answersPart());
+    parts.push(this.lessonPart(), this.work, this.withdrawnPart(), this.whyPart(), this.versionsPart(), this.askPart(), this.answersPart());
     replaceIn(this.root, parts, this.root);
     this.contradict();
   }
@@ -233,7 +233,8 @@ export class Teach {
       const about = button(`version ${version.version}`, () => this.showChanges(version), { name: "quiet", about: "show its tokens" });
       const from = version.parent ? `version ${version.parent}` : version.parent === 0 ? "the run's policy" : "–";
       const marked = counted(version.spans, "span") + (Number.isFinite(version.responses) ? ` in ${version.responses}` : "");
-      tell(about, version, (version.made || "–").slice(0, 10), `from ${from}`, marked, effectOf(version));
+      const gone = version.withdrawn ? ["learned from marks that were withdrawn"] : [];
+      tell(about, version, (version.made || "–").slice(0, 10), `from ${from}`, marked, effectOf(version), ...gone);
     }
     for (const lesson of [...lessons].reverse()) {
       tell(line("strong", lesson.name), lesson, lesson.date, `answers with a mark: ${lesson.effect ? lesson.effect.map(shown).join(" → ") : "–"}`);
@@ -321,6 +322,20 @@ export class Teach {
     return part;
   }
 
+  /** Which versions learned from marks that are to be withdrawn, and what can be done about them. */
+  withdrawnPart() {
+    const part = line("section", "", "withdrawn");
+    const { work } = this.teaching;
+    if (work.state === "done" && work.kind === "withdraw") this.withdrawn = work.result;
+    if (!this.withdrawn) return part;
+    const { marks, learned, sure, ...asked } = this.withdrawn;
+    const who = learned.map(number => `version ${number}`).join(", ") || "no version";
+    part.append(line("p", `${counted(marks, "mark")} of ${asked.rater} ${sure ? "withdrawn" : "to withdraw"}; ${who} learned from ${marks === 1 ? "it" : "them"}.`));
+    if (!sure) part.append(button("Withdraw for good", () => this.begin("withdraw", { ...asked, sure: true }), { name: "main-button" }));
+    else if (learned.length) part.append(line("p", "The next lesson begins before these versions, and teaches all other marks.", "how"));
+    return part;
+  }
+
   /** Which critiques moved the words that were asked about last, in the order of `text2grad why`. */
   whyPart() {
     const part = line("section", "", "versions why");
@@ -351,6 +366,9 @@ export class Teach {
     this.take(teaching);
     this.draw();
     if (this.teaching.work.state === "working") await this.watch();
+    if (!request.sure) return;
+    this.parent = this.withdrawn?.parent ?? this.parent;
+    await this.open(null); // the marks that are left
   }
 
   async watch() {
