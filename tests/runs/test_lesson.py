@@ -409,9 +409,9 @@ def test_an_answer_begins_with_words_of_the_comment(tmp_path: Path) -> None:
     own = judged(tokenizer, " red cat", " one cat runs", "cat")
     run, comment = lesson_run(tmp_path, annotations([own])), 'Rather say: "Two CAT runs, dog!" or "green".'
 
-    def says(text: str, place: int) -> bool:
-        ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-        return run.says(comment, replace(own.rollout, response_ids=ids, response=text), place)
+    def says(text: str, place: int, *wanted: str) -> bool:
+        ids, *starts = (tuple(tokenizer(t, add_special_tokens=False).input_ids) for t in (text, *wanted))
+        return run.says(comment, replace(own.rollout, response_ids=ids, response=text), place, starts)
 
     assert says(" two cat runs dog eats", 0), "four words are enough"
     assert not says(" two cat runs eats dog", 0)
@@ -419,35 +419,72 @@ def test_an_answer_begins_with_words_of_the_comment(tmp_path: Path) -> None:
     assert says(" green", 0), "it has no more words"
     assert not says(" bird", 0)
     assert not says(" green", 1), "it ends there"
+    assert says(" one bird eats", 0, " bird")
+    assert says(" one bird eats", 1, " dog", " one bird eats")
+    assert not says(" one bird eats", 0, " eats"), "two words are before it"
+    assert not says(" green", 0, " bird"), "the comment's other words are not wanted"
+    assert not says(" green", 1, " one"), "an end is no word"
 
 
-@pytest.mark.parametrize(
-    ("comment", "first"), [('Say "one".', " one"), ("Say “one”.", " one"), ("Say one.", " one cat")]
-)
-def test_a_comment_that_quotes_words_is_heeded_where_an_answer_can_begin_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comment: str, first: str
+def said(own: Judged, comment: str) -> Judged:
+    return own._replace(critique=replace(own.critique, feedback=comment))
+
+
+def test_words_that_a_comment_quotes_are_tried_and_no_others_are_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind " one cat" the comment asks for all tokens; in the place of "cat" one of them stands in the comment."""
     tokenizer = small_run.critic_tokenizer()
-    own = judged(tokenizer, " red cat", " one cat runs", "runs")
-    own = own._replace(critique=replace(own.critique, feedback=comment))
-    run, ids = lesson_run(tmp_path, annotations([own])), own.rollout.response_ids
-    start, beginnings = len(tokenizer(first, add_special_tokens=False).input_ids), LessonRun.beginnings
-    said, places = list[Any](), list[int]()
+    beginnings, says, places, asked = LessonRun.beginnings, LessonRun.says, list[int](), set[int]()
 
     def all_wanted(run: LessonRun, own: Judged, asked: Any, place: int) -> Any:
         places.append(place)
-        others = [(start, True) for start, _ in beginnings(run, own, asked, place)]
-        said.extend(start for start, _ in others[:1] if place == 1)
-        return others
+        return [(start, True) for start, _ in beginnings(run, own, asked, place)]
+
+    def counted(run: LessonRun, comment: str, rollout: Rollout, place: int, starts: Any) -> bool:
+        asked.add(len(starts))
+        return says(run, comment, rollout, place, starts)
 
     monkeypatch.setattr(LessonRun, "beginnings", all_wanted)
-    monkeypatch.setattr(LessonRun, "says", lambda run, comment, rollout, place: rollout.response_ids[:2] in said)
-    others = run.alternatives()
-    assert {other.rollout.response_ids[:start] for other in others} == {ids[:start]}
-    assert places == ([2, 1] if start == 1 else [2]), "no earlier place than that of a good answer"
-    praised = [other.rollout.response_ids[:2] for other in others if other.praised]
-    assert praised == said if start == 1 else len(praised) > 1
+    monkeypatch.setattr(LessonRun, "says", counted)
+
+    def tried(comment: str) -> list[Judged]:
+        run = lesson_run(
+            tmp_path / str(len(comment)),
+            annotations([said(judged(tokenizer, " red cat", " one cat runs", "cat"), comment)]),
+        )
+        places.clear()
+        asked.clear()
+        return run.alternatives()
+
+    good = [other.rollout.response for other in tried("Say 'bird sleeps'.") if other.praised]
+    assert good
+    assert all(text.startswith((" one bird sleeps", " one eats bird")) for text in good), "at most one word before it"
+    assert (places, asked) == ([1], {1})
+    assert sum(other.praised for other in tried("Say bird sleeps.")) > 1, "without a quote what the comment asks for"
+    assert asked == {0}
+    assert sum(other.praised for other in tried("Say 'cat'.")) > 1, "it is marked"
+    monkeypatch.setattr(LessonRun, "verdict", lambda *_, **__: Critique("", (Span(0, 4, "negative"),)))
+    tried("Say 'bird sleeps'.")
+    assert (places, asked) == ([1, 0] * 2, {0, 1}), "from an earlier token on it is not tried again"
+
+
+def test_the_mark_is_taught_from_where_the_wanted_words_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = small_run.critic_tokenizer()
+    own = said(judged(tokenizer, " red cat", " one cat runs", "one cat"), "Say 'one dog'.")
+    run, taught = lesson_run(tmp_path, annotations([own])), list[Judged]()
+    end = tokenizer.eos_token_id
+    run.ends = (end + 1, end, end - 1)
+    moved, [start] = run.wished(own)
+    assert tokenizer.decode(start) == " one dog"
+    assert [own.rollout.response[span.start : span.end].strip() for span in moved.critique.spans] == ["cat"]
+    cut = said(judged(tokenizer, " red cat", " one. cat runs", "cat runs"), "Stop.")
+    assert run.wished(cut)[1] == [(*cut.rollout.response_ids[: run.places(cut)[0]], end)]
+    parts = LessonRun.parts
+    monkeypatch.setattr(LessonRun, "parts", lambda run, own, **how: taught.extend(own) or parts(run, own, **how))
+    give_lesson(run.recipe, tmp_path / "marks.jsonl")
+    assert moved.critique.spans in [own.critique.spans for own in taught]
+    run.ready = NotOne()  # type: ignore[assignment]
+    assert run.wished(own) == (own, []), "a ready lesson's marks know good words"
 
 
 class NotOne:
@@ -512,8 +549,9 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
         own = given_one
         ids = (*tokenizer(text, add_special_tokens=False).input_ids, *([tokenizer.eos_token_id] if end else []))
         other = Rollout(own.rollout.example, own.rollout.prompt_ids, ids, text, False)
-        return run.verdict(other, place, run.blamed_in(own, other))
+        return run.verdict(other, place, run.blamed_in(own, other), instead=instead)
 
+    instead = ""
     assert judge(" green cat runs two dog", 0).spans == (Span(0, 19, "positive"),)  # four words
     assert judge(" green cat runs two blue", 0).spans == (Span(0, 19, "positive"),), "blue comes later"
     assert judge(" blue cat runs", 0).spans == (Span(0, 5, "negative"),), "the ready lesson marks it"
@@ -523,6 +561,10 @@ def test_an_alternative_is_good_if_nothing_is_blamed_in_its_first_other_words(tm
     assert run.blamed_in(given_one, shouted) == [Span(1, 4, "negative")], "case does not matter"
     assert judge(" two", 1, end=True) == Critique("", outcome=1.0), "an end has no text"
     assert judge(" red", 1, end=True) == Critique("", outcome=-1.0)
+    instead = "one two cat"
+    assert judge(" two cat", 0).spans == (Span(0, 4, "negative"),), "it says some of the marked words"
+    assert judge(" two dog", 0).spans == (Span(0, 8, "positive"),)
+    assert judge(" two", 1, end=True) == Critique("", outcome=1.0)
 
 
 def test_the_steps_read_some_tokens_from_the_first_token_of_a_negative_mark_on(

@@ -70,6 +70,7 @@ from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.learned import contradictions, lessons_in, records_in
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import side_by_side
+from text2grad.runs.wishes import wished
 from text2grad.runs.words import comment_of, in_words, new_words, places_of
 from text2grad.tasks import Lesson
 from text2grad.types import Critique, Example, Rollout, Span
@@ -84,7 +85,6 @@ PASSES, STEPS = 4, 20  # over the prompts of the steps, which are at least these
 WANTED = 2.0  # nats by which a comment makes a token likelier that it asks for
 OF_MOST = 0.6  # and part of the nats of the token that it asks for most
 SAID = 4  # words of a comment with which an answer begins that it gives itself
-QUOTED = re.compile(r'"[^"\n]+"|“[^”\n]+”')  # words in a comment that may be such ones
 REST = 1e-6  # rewards that are none
 AGAIN = 2  # marked answers in which the same words are blamed, so that they may be lost everywhere
 LOST = 0.02  # probability of the first token of such words from which a place is free
@@ -109,6 +109,12 @@ class Judged(NamedTuple):
     def blamed(self) -> bool:
         """Whether it has a negative mark; if not, it is evidence of what is good."""
         return any(span.label == "negative" for span in self.critique.spans)
+
+    @property
+    def first_blamed(self) -> str:
+        """The words of its first negative mark."""
+        spans = sorted((s.start, s.end) for s in self.critique.spans if s.label == "negative")
+        return self.rollout.response[slice(*spans[0])] if spans else ""
 
     @property
     def praised(self) -> bool:
@@ -374,38 +380,49 @@ class LessonRun(PolicySampler):
         there on, and it says a word that the question does not. Where none is, the place is a token earlier, up to
         `BACK` times: behind "the following query:" no token mends an answer that was to have no block of code.
 
-        A person's marks know no other words. So a good answer also begins with words of the comment, if one of those
-        that are tried does, or with a token that the comment asks for (`beginnings`). A policy for which the comment
-        asks for none heeds no comment, and is taught without.
+        A person's marks know no other words. So a good answer also begins with the words that the person wants there
+        (`wished`), or else with words of the comment, if one of those that are tried does, or else with a token that
+        the comment asks for (`beginnings`). A policy for which the comment asks for none heeds no comment, and is
+        taught without.
         """
         asking = self.tried(heeds=self.ready is None)
         return asking if self.ready or any(own.praised for own in asking) else self.tried(heeds=False)
 
     def tried(self, *, heeds: bool) -> list[Judged]:
         """Return the alternatives; with `heeds` a good one begins as the comment says or asks."""
-        marked = [own for own in self.marked if self.places(own)]
+        wished = [self.wished(own) for own in self.marked if self.places(own)]
+        marked, starts = [own for own, _ in wished], [starts for _, starts in wished]
         asked = encode_prompts(self.tokenizer, [own.asked_again for own in marked], **self._form) if marked else []
         judged, left = dict[int, list[Judged]](), {*range(len(marked))}
         for back in range(BACK + 1):
             if not (places := {at: place for at in left if (place := self.places(marked[at])[0] - back) >= 0}):
                 break
             tries = [(at, *own) for at in places for own in self.beginnings(marked[at], asked[at], places[at])]
+            wishes = {at: [] if back else starts[at] for at in places}
+            tries += [(at, start, True) for at in places for start in wishes[at]]
             rollouts = self.go_on([(marked[at], asked[at], start) for at, start, _ in tries])
-            said = {at: set[Row]() for at in places}
+            said = {at: set(wishes[at]) for at in places}
             for (at, start, _), rollout in zip(tries, rollouts, strict=True):
-                if heeds and self.says(marked[at].comment, rollout, len(start) - 1):
+                if heeds and self.says(marked[at].comment, rollout, places[at], wishes[at]):
                     said[at].add(start)
             new = dict[int, list[Judged]]()
             for (at, start, asks), rollout in zip(tries, rollouts, strict=True):
                 wanted = not heeds or (start in said[at] if said[at] else asks)
-                verdict = self.verdict(rollout, len(start) - 1, self.blamed_in(marked[at], rollout), wanted=wanted)
+                blamed, instead = self.blamed_in(marked[at], rollout), marked[at].first_blamed if heeds else ""
+                verdict = self.verdict(rollout, places[at], blamed, wanted=wanted, instead=instead)
                 new.setdefault(at, []).append(Judged(rollout, verdict))
-            for at, others in new.items():
-                if good := any(own.praised for own in others):
-                    left -= {at} if said[at] or not (heeds and QUOTED.search(marked[at].comment)) else set()
-                if not back or (good and (said[at] or not any(own.praised for own in judged[at]))):
-                    judged[at] = others
+            good = {at for at, others in new.items() if any(own.praised for own in others)}
+            judged |= {at: others for at, others in new.items() if not back or at in good}
+            left -= good
         return [own for at in sorted(judged) for own in judged[at]]
+
+    def wished(self, own: Judged) -> tuple[Judged, list[Row]]:
+        """Return an answer whose first mark begins where it leaves the wanted words, and the first ids with these."""
+        if self.ready or not self.places(own):
+            return own, []
+        end = min(self.ends, key=lambda token: token != self.tokenizer.eos_token_id)
+        critique, starts = wished(self.tokenizer, own.rollout, own.critique, own.comment, end)
+        return own._replace(critique=critique), starts
 
     def beginnings(self, own: Judged, asked: Row, place: int) -> list[tuple[Row, bool]]:
         """Return the tokens before a place and, behind them, each of the likeliest others; and whether it is wanted.
@@ -436,16 +453,22 @@ class LessonRun(PolicySampler):
         broken = "\N{REPLACEMENT CHARACTER}"
         return [other for other in others if not self.tokenizer.decode(other[0]).endswith(broken)]
 
-    def says(self, comment: str, rollout: Rollout, place: int) -> bool:
-        """Return whether a comment has the first `SAID` words of an answer from a token on, or all, if they are less.
+    def says(self, comment: str, rollout: Rollout, place: int, starts: Sequence[Row] = ()) -> bool:
+        """Return whether an answer says from a token on what the person wants there, behind at most one other word.
+
+        Without wanted words: whether a comment has the first `SAID` words of it, or all, if they are less.
 
         Args:
             comment: the comment.
             rollout: the answer.
             place: of the token.
+            starts: the first ids of answers with the wanted words, as `wished`.
         """
-        text = self.tokenizer.decode(rollout.response_ids[place:], skip_special_tokens=True)
-        said, first = (re.findall(r"\w+", own.lower()) for own in (comment, text))
+        decode = partial(self.tokenizer.decode, skip_special_tokens=True)
+        texts = (decode(rollout.response_ids[place:]), comment, *(decode(start[place:]) for start in starts))
+        first, said, *wanted = ([own.lower() for own in re.findall(r"\w+", text)] for text in texts)
+        if starts:
+            return any(own and own in (first[: len(own)], first[1 : len(own) + 1]) for own in wanted)
         return bool(first) and f" {' '.join(first[:SAID])} " in f" {' '.join(said)} "
 
     def go_on(self, tries: Sequence[tuple[Judged, Sequence[int], Sequence[int]]]) -> list[Rollout]:
@@ -501,7 +524,9 @@ class LessonRun(PolicySampler):
         again = (place for quote in quotes for place in places_of(quote, other.response))
         return [*(Span(*place, "negative") for place in again), *self.judged([other])[0].critique.spans]
 
-    def verdict(self, rollout: Rollout, place: int, blamed: Sequence[Span], *, wanted: bool = True) -> Critique:
+    def verdict(
+        self, rollout: Rollout, place: int, blamed: Sequence[Span], *, wanted: bool = True, instead: str = ""
+    ) -> Critique:
         """Return the critique of an alternative: its first other tokens, or the outcome where that is an end.
 
         Args:
@@ -509,12 +534,14 @@ class LessonRun(PolicySampler):
             place: of its first other token.
             blamed: what is blamed in it.
             wanted: the comment asks for that token.
+            instead: marked words of which it must not begin with some again.
         """
         _, (offsets,) = response_deltas(self.tokenizer, [rollout], [Critique("")])
         start, end = offsets[place][0], offsets[place : place + PRAISED][-1][1]
         good = (
             wanted
             and says_more(rollout)
+            and bool(start == end or not instead or new_words(instead, rollout.response[start:end]))
             and not any(span.start < max(end, start + 1) and span.end > start for span in blamed)
         )
         if start == end:
@@ -607,7 +634,8 @@ def give_lesson(recipe: Recipe, lesson: Lesson | Path, *, mode: Mode = "both") -
     note(f"{len(praised)} of them have a good alternative")
     for line in contradictions(records_in(run.out), lessons_in(recipe.model.path)):
         note(line, warning=True)
-    given = [own for own in run.marked if mode != "alternatives" or not own.blamed]
+    taught = [run.wished(own)[0] for own in run.marked]
+    given = [own for own in taught if mode != "alternatives" or not own.blamed]
     answers = run.parts([run.from_fork(own, others) for own in given])
     if mode != "marks":
         better, worse = ([own for own in others if own.praised == good] for good in (True, False))
