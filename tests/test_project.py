@@ -301,6 +301,7 @@ def test_every_folder_of_tests_is_a_package() -> None:
         "test_project.py",
         "test_costs.py",
         "test_devices.py",
+        "test_notebook.py",
         "test_progress.py",
         "test_site.py",
     }
