@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -295,3 +298,15 @@ def test_several_lines_are_named_beside_the_panel() -> None:
     assert names(7) == list("abcdefg")
     assert names(1) is None
     assert names(1, level=("a name of two lines", 0.5)) == ["a name of two\nlines", "a"]
+
+
+@pytest.mark.parametrize(("named", "kept"), [("no_such_backend", False), ("svg", True)])
+def test_pictures_are_drawn_where_a_notebook_names_a_backend_that_is_missing(named: str, kept: bool) -> None:
+    code = "import os; from functools import partial; from text2grad.runs.reports.plots import panels_png, style; "
+    code += "png = panels_png([partial(style, title='a')]); import matplotlib; "
+    code += "print(png[1:4], os.environ['MPLBACKEND'], matplotlib.get_backend())"
+    environment = {**os.environ, "MPLBACKEND": named}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    png, variable, backend = done.stdout.split() or ["", "", done.stderr]
+    assert (png, variable) == ("b'PNG'", named)
+    assert (backend == named) is kept

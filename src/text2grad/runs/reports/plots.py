@@ -5,8 +5,11 @@ by colour, dashes and markers, and are named beside the panel.
 """
 
 import io
+import os
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
@@ -121,6 +124,14 @@ def _draw_curves(axis: Any, *, title: str, x: str, lines: Sequence[Line], level:
 
 def panels_png(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> bytes:
     """Return panels side by side as one PNG file; `size` is the width and height of a panel, in inches."""
+    if "matplotlib" not in sys.modules and (backend := os.environ.pop("MPLBACKEND", None)):
+        import matplotlib
+
+        os.environ["MPLBACKEND"] = (
+            backend  # a notebook's for the commands that it starts: their environment may lack it
+        )
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = backend
     from matplotlib.figure import Figure
 
     inches = (size[0] * len(panels), size[1])
