@@ -146,7 +146,7 @@ def test_the_top_holds_rooms_packages_and_the_ground_alone() -> None:
 
 def test_the_rooms_are_small_enough_to_live_in() -> None:
     """All text files below src count: Python, stubs, pages; but not the questions and comments of lessons."""
-    limits = {"text2grad": 37_240, "text2grad_studio": 7_600, "text2grad_sandbox": 3_700}
+    limits = {"text2grad": 37_250, "text2grad_studio": 7_600, "text2grad_sandbox": 3_700}
     listed = subprocess.run(["git", "ls-files", "src"], capture_output=True, text=True, cwd=ROOT, check=True)
     lines = dict.fromkeys(limits, 0)
     for name in listed.stdout.split():
